@@ -1,0 +1,183 @@
+"""Chat with any OpenAI-compatible endpoint by the official async client on its aiohttp transport.
+
+Time limits and retries live here and nowhere else: the client repeats what failed for a passing reason (connection,
+429 with Retry-After, 5xx) `retries` times with growing pauses. Streaming of tokens is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import openai
+from openai import AsyncOpenAI, DefaultAioHttpClient
+
+from mia.chat.arguments import read_arguments
+from mia.config import Endpoint
+from mia.errors import ConfigError, ModelError, ParseError
+from mia.types import MalformedCall, Message, Reply, Sampling, ToolCall, ToolSpec, Usage
+
+
+class OpenAIChat:
+    """A model behind an OpenAI-compatible `/chat/completions`."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        key = os.environ.get(endpoint.api_key_env, "") if endpoint.api_key_env else "none"
+        if not key:
+            raise ConfigError(
+                f"environment variable {endpoint.api_key_env} is empty",
+                remedy=f"export {endpoint.api_key_env}=…, or clear api_key_env for an endpoint without key",
+            )
+        self.name = endpoint.model
+        self.context = endpoint.context
+        self._endpoint = endpoint
+        self._client = AsyncOpenAI(
+            base_url=endpoint.url,
+            api_key=key,
+            max_retries=endpoint.retries,
+            timeout=endpoint.timeout_s,
+            http_client=DefaultAioHttpClient(timeout=endpoint.timeout_s),
+        )
+
+    async def generate(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec] = ()) -> Reply:
+        """See `ChatModel.generate`."""
+        if not self.name:
+            self.name = await self._first_model()
+        body: dict[str, Any] = {
+            "model": self.name,
+            "messages": [to_wire(message) for message in messages],
+            **_sampling_fields(sampling),
+        }
+        if tools:
+            body["tools"] = [{"type": "function", "function": tool.model_dump()} for tool in tools]
+        extra = dict(self._endpoint.extra_body)
+        if sampling.repetition_penalty is not None:
+            extra["repetition_penalty"] = sampling.repetition_penalty
+        started = time.perf_counter()
+        try:
+            completion = await self._client.chat.completions.create(**body, extra_body=extra or None)
+        except openai.OpenAIError as error:
+            raise self._model_error(error) from error
+        return self._reply(completion, time.perf_counter() - started)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def _first_model(self) -> str:
+        try:
+            page = await self._client.models.list()
+        except openai.OpenAIError as error:
+            raise self._model_error(error) from error
+        if not page.data:
+            raise ModelError(f"{self._endpoint.url} lists no model", remedy="set `model` of the endpoint")
+        return page.data[0].id
+
+    def _model_error(self, error: openai.OpenAIError) -> ModelError:
+        where = f"{self._endpoint.url} (model {self.name or 'unset'})"
+        if isinstance(error, openai.APITimeoutError):
+            return ModelError(
+                f"{where} did not answer within {self._endpoint.timeout_s:g} s",
+                remedy="raise timeout_s or look at the load of the endpoint",
+                code="timeout",
+                retryable=True,
+            )
+        if isinstance(error, openai.APIConnectionError):
+            return ModelError(
+                f"{where} cannot be reached: {error.__cause__ or error}",
+                remedy="start the endpoint, or correct its url; `mia doctor` lists what answers",
+                code="unreachable",
+                retryable=True,
+            )
+        if isinstance(error, openai.APIStatusError):
+            retryable = error.status_code in (408, 409, 429) or error.status_code >= 500
+            return ModelError(
+                f"{where} answered {error.status_code}: {error.message}",
+                remedy="the message is the endpoint's own; check model name, key and context length",
+                code=f"http_{error.status_code}",
+                retryable=retryable,
+            )
+        return ModelError(f"{where}: {error}", remedy="check that the endpoint speaks the OpenAI chat protocol")
+
+    def _reply(self, completion: Any, seconds: float) -> Reply:
+        choices = getattr(completion, "choices", None)
+        if not choices or getattr(choices[0], "message", None) is None:
+            raise ModelError(
+                f"{self._endpoint.url} answered without any choice",
+                remedy="try again; if it stays, look at the endpoint's log",
+                code="no_choice",
+                retryable=True,
+            )
+        choice = choices[0]
+        calls, malformed = _native_calls(choice.message.tool_calls or ())
+        reasoning = getattr(choice.message, "reasoning_content", None) or getattr(choice.message, "reasoning", None)
+        reason = choice.finish_reason if choice.finish_reason in ("length", "tool_calls") else "stop"
+        counts = completion.usage
+        usage = Usage(
+            prompt_tokens=counts.prompt_tokens or 0 if counts else 0,
+            completion_tokens=counts.completion_tokens or 0 if counts else 0,
+            calls=1,
+            seconds=seconds,
+        )
+        return Reply(
+            text=choice.message.content or "",
+            finish_reason=reason,
+            tool_calls=calls,
+            malformed=malformed,
+            reasoning=reasoning if isinstance(reasoning, str) else "",
+            usage=usage,
+            model=completion.model or self.name,
+        )
+
+
+def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
+    fields: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens}
+    if sampling.top_p != 1.0:
+        fields["top_p"] = sampling.top_p
+    if sampling.stop:
+        fields["stop"] = list(sampling.stop)
+    if sampling.presence_penalty:
+        fields["presence_penalty"] = sampling.presence_penalty
+    if sampling.seed is not None:
+        fields["seed"] = sampling.seed
+    return fields
+
+
+def to_wire(message: Message) -> dict[str, Any]:
+    """A message in the OpenAI chat format; images become `image_url` parts before the text."""
+    content: str | list[dict[str, Any]] = message.text
+    if message.images:
+        pictures: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+        content = [*pictures, {"type": "text", "text": message.text}]
+    wire: dict[str, Any] = {"role": message.role, "content": content}
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {
+                "id": c.id,
+                "type": "function",
+                "function": {"name": c.name, "arguments": json.dumps(c.arguments, ensure_ascii=False)},
+            }
+            for c in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        wire["tool_call_id"] = message.tool_call_id
+    return wire
+
+
+def _native_calls(raw: Sequence[Any]) -> tuple[tuple[ToolCall, ...], tuple[MalformedCall, ...]]:
+    calls: list[ToolCall] = []
+    malformed: list[MalformedCall] = []
+    for index, item in enumerate(raw):
+        call_id = item.id or f"call_{index}"
+        function = getattr(item, "function", None)
+        name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
+        try:
+            if not isinstance(name, str) or not name:
+                raise ParseError("the call has no name")
+            calls.append(ToolCall(id=call_id, name=name, arguments=read_arguments(arguments)))
+        except ParseError as error:
+            malformed.append(MalformedCall(id=call_id, raw=str(arguments or ""), reason=error.message))
+    return tuple(calls), tuple(malformed)

@@ -1,0 +1,220 @@
+"""The HTTP edge, both sides: app factory with error bodies, request ids, health and metrics; client with retries.
+
+Services stay thin: `create_service` gives a FastAPI app on which a folder mounts its routes; `ServiceClient` calls one
+and turns error bodies back into the errors they were. The framework is imported only where an app is made.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from mia.errors import DataError, ErrorBody, MiaError, from_body, to_body
+
+if TYPE_CHECKING:
+    import httpx
+    from fastapi import FastAPI, Request
+    from fastapi.responses import JSONResponse
+
+B = TypeVar("B", bound=BaseModel)
+E = TypeVar("E", bound=MiaError)
+
+REQUEST_ID = "x-request-id"
+MAX_BODY_BYTES = 16 * 1024 * 1024
+_SAFE_ID = re.compile(r"[A-Za-z0-9._\-]{1,64}")
+
+Close = Callable[[], Awaitable[None]]
+
+
+class Health(BaseModel):
+    """Answer of `GET /health`: served only when the service can do its work."""
+
+    status: str
+    service: str
+    version: str
+
+
+def create_service(
+    name: str,
+    version: str,
+    ready: Callable[[], bool],
+    on_close: Close | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> FastAPI:
+    """A FastAPI app with the edge that all services share.
+
+    Args:
+        name: service name, in health, metrics and OpenAPI.
+        version: version of the package.
+        ready: whether the service can work (index or model loaded); `/health` answers 503 until then.
+        on_close: awaited at shutdown.
+        max_body_bytes: larger request bodies are refused with 413.
+    """
+    from fastapi import FastAPI
+    from prometheus_client import CollectorRegistry
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        if on_close is not None:
+            await on_close()
+
+    app = FastAPI(title=f"MIA {name}", version=version, lifespan=lifespan)
+    _add_edge(app, name, CollectorRegistry(), max_body_bytes)
+    _add_health(app, name, version, ready)
+    return app
+
+
+def _add_edge(app: FastAPI, service: str, registry: Any, max_body_bytes: int) -> None:
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import Response
+    from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
+
+    requests = Counter("mia_requests", "Requests answered", ["service", "route", "status"], registry=registry)
+    seconds = Histogram("mia_request_seconds", "Time to answer, in seconds", ["service", "route"], registry=registry)
+
+    @app.middleware("http")
+    async def edge(request: Request, call_next: Callable[[Request], Awaitable[Any]]) -> Any:
+        given = request.headers.get(REQUEST_ID, "")
+        request.state.request_id = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
+        started = time.perf_counter()
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > max_body_bytes:
+            error = DataError(f"request body larger than {max_body_bytes} bytes", code="too_large", status=413)
+            response = _error_response(error, request)
+        else:
+            response = await call_next(request)
+        route = getattr(request.scope.get("route"), "path", "unknown")
+        requests.labels(service, route, str(response.status_code)).inc()
+        seconds.labels(service, route).observe(time.perf_counter() - started)
+        response.headers[REQUEST_ID] = request.state.request_id
+        return response
+
+    @app.exception_handler(MiaError)
+    async def mia_error(request: Request, error: MiaError) -> JSONResponse:
+        return _error_response(error, request)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_request(request: Request, error: RequestValidationError) -> JSONResponse:
+        faults = "; ".join(f"{'.'.join(str(p) for p in item['loc'])}: {item['msg']}" for item in error.errors())
+        return _error_response(DataError(faults, remedy="see /docs for the request body", code="bad_request"), request)
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _error_response(error: MiaError, request: Request) -> JSONResponse:
+    from fastapi.responses import JSONResponse
+
+    body = to_body(error, getattr(request.state, "request_id", ""))
+    return JSONResponse({"error": body.model_dump()}, status_code=error.status)
+
+
+def _add_health(app: FastAPI, service: str, version: str, ready: Callable[[], bool]) -> None:
+    @app.get("/health", response_model=Health, responses={503: {"description": "not ready yet"}})
+    async def health() -> Any:
+        from fastapi.responses import JSONResponse
+
+        if not ready():
+            return JSONResponse({"status": "starting", "service": service, "version": version}, status_code=503)
+        return Health(status="ok", service=service, version=version)
+
+
+class ServiceClient:
+    """Calls one of our services; errors come back as the classes they were.
+
+    Args:
+        url: base URL of the service.
+        error: class for what happens on the way (connection, time-out, an answer that is not ours).
+        transport: another httpx transport, e.g. `httpx.ASGITransport(app)` in tests.
+        timeout_s: limit of one call, in seconds.
+        retries: repetitions after a connection fault or a 429, 502, 503 or 504.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        error: type[MiaError],
+        transport: httpx.AsyncBaseTransport | None = None,
+        timeout_s: float = 60.0,
+        retries: int = 2,
+    ) -> None:
+        import httpx
+
+        self.url = url.rstrip("/")
+        self._error = error
+        self._retries = retries
+        self._client = httpx.AsyncClient(base_url=self.url, transport=transport, timeout=timeout_s)
+
+    async def call(self, method: str, path: str, answer: type[B], body: BaseModel | None = None) -> B:
+        """One request with a JSON body, its answer as a record.
+
+        Raises:
+            MiaError: the error the service answered with, or `error` for a fault on the way.
+        """
+        import httpx
+
+        try:
+            response = await self._send(method, path, body)
+        except httpx.HTTPError as error:
+            raise self._error(
+                f"{self.url} cannot be reached: {error or type(error).__name__}",
+                remedy="start the service, or correct its url",
+                code="unreachable",
+                retryable=True,
+            ) from error
+        if response.is_error:
+            raise self._service_error(response)
+        try:
+            return answer.model_validate_json(response.content)
+        except ValidationError as error:
+            raise self._error(
+                f"{self.url}{path} answered with another shape: {error.error_count()} fields do not fit",
+                remedy="check that url and version of the service are right",
+                code="bad_answer",
+            ) from error
+
+    async def _send(self, method: str, path: str, body: BaseModel | None) -> httpx.Response:
+        import httpx
+        from tenacity import (
+            AsyncRetrying,
+            retry_if_exception_type,
+            retry_if_result,
+            stop_after_attempt,
+            wait_exponential,
+        )
+
+        attempts = AsyncRetrying(
+            stop=stop_after_attempt(self._retries + 1),
+            wait=wait_exponential(multiplier=0.2, max=5),
+            retry=retry_if_exception_type(httpx.TransportError)
+            | retry_if_result(lambda response: response.status_code in (429, 502, 503, 504)),
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+        )
+        content = body.model_dump_json() if body is not None else None
+        headers = {"content-type": "application/json"} if content is not None else {}
+        response: httpx.Response = await attempts(self._client.request, method, path, content=content, headers=headers)
+        return response
+
+    def _service_error(self, response: httpx.Response) -> MiaError:
+        try:
+            body = ErrorBody.model_validate(response.json()["error"])
+        except (ValueError, KeyError, TypeError):
+            return self._error(
+                f"{response.request.url} answered {response.status_code}: {response.text[:200]}",
+                remedy="check that the url is one of our services",
+                code=f"http_{response.status_code}",
+                retryable=response.status_code in (429, 502, 503, 504),
+            )
+        return from_body(body, response.status_code)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
