@@ -1,0 +1,47 @@
+"""Settings of the memory: where it is kept, how recall weighs, when two memories are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from mia.config import Section
+from mia.paths import home
+
+
+class Weights(Section):
+    """Weights of the recall score, as printed in the paper's appendix 10 (they sum to 1.3, not to 1)."""
+
+    similarity: float = Field(0.7, ge=0, description="weight of the similarity, normalised inside the bucket")
+    value: float = Field(0.3, ge=0, description="weight of s/(u+1): s successes in u uses")
+    frequency: float = Field(0.3, ge=0, description="weight of 1/(u+1), which favours what was rarely shown")
+    question: float = Field(0.8, ge=0, description="share of the question in the similarity, if both have a caption")
+    caption: float = Field(0.2, ge=0, description="share of the caption in the similarity, if both have a caption")
+
+
+class MemoryConfig(Section):
+    """What is remembered, and where."""
+
+    enabled: bool = Field(True, description="recall before planning and store after judging")
+    path: Path = Field(default_factory=lambda: home() / "memory.db", description="the SQLite file; made if missing")
+    url: str = Field("", description="base URL of a memory service; empty: the file is opened in this process")
+    k: int = Field(2, ge=1, le=100, description="memories of each outcome to recall")
+    weights: Weights = Weights()
+    duplicate: float = Field(
+        0.9999, gt=0, le=1, description="similarity from which two questions count as the same question"
+    )
+    summary: Literal["extractive", "model"] = Field(
+        "extractive", description="how a run becomes a workflow: by rules, or written by the Manager model"
+    )
+    synchronous: Literal["full", "normal"] = Field(
+        "full", description="`full` keeps what was acknowledged through a power cut; `normal` only through a crash"
+    )
+    busy_s: float = Field(10.0, gt=0, description="how long to wait for another process that is writing, in seconds")
+    reencode: bool = Field(False, description="encode all memories anew at start if another encoder made their vectors")
+
+    @field_validator("path")
+    @classmethod
+    def _expand(cls, path: Path) -> Path:
+        return path.expanduser()
