@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from pydantic import JsonValue
@@ -19,15 +20,21 @@ DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
 """Lets raw newlines stand inside strings; refuses NaN and Infinity."""
 
 
-def clean(value: JsonValue) -> JsonValue:
-    """The value with every text in it made valid Unicode."""
+def clean(value: Any) -> JsonValue:
+    """The value with every text in it made valid Unicode.
+
+    Raises:
+        ParseError: it holds something that JSON has no form for.
+    """
     if isinstance(value, str):
         return str(clean_text(value))
     if isinstance(value, list):
         return [clean(item) for item in value]
     if isinstance(value, dict):
         return {str(clean_text(key)): clean(item) for key, item in value.items()}
-    return value
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ParseError(f"{value!r:.40} is not a JSON value")
 
 
 def read_arguments(value: Any) -> dict[str, JsonValue]:
@@ -39,7 +46,7 @@ def read_arguments(value: Any) -> dict[str, JsonValue]:
     if isinstance(value, str):
         try:
             value = DECODER.decode(value.strip())
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise ParseError(f"arguments are not valid JSON ({error})") from error
     if not isinstance(value, dict):
         kind = "null" if value is None else type(value).__name__

@@ -1,0 +1,172 @@
+"""The agent: models, search and memory put together by a config; asks one question and sees the run through.
+
+Order of a run: episode, judgement (if there is a reference), credit for the memories that were shown, storing of the
+workflow, saving of the run. A failed run is saved but never judged, credited or remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from inference.config import AgentConfig, RunConfig
+from inference.driver import Driver, Watch
+from inference.episode import mia_episode
+from inference.events import Degraded, Judged, Remembered
+from inference.executor import Execution
+from inference.judge import judge
+from inference.runs import Run, RunStore, new_id
+from inference.tools import SearchTool, ToolBox
+from inference.transcript import Transcript
+from local_search.open import open_search
+from local_search.protocol import SearchBackend
+from memory_serve.open import open_memory
+from memory_serve.protocol import MemoryStore
+from memory_serve.workflow import draft
+from mia import __version__
+from mia.chat import ChatModel, open_chat
+from mia.errors import MiaError
+from mia.paths import home
+from mia.types import Failure, Judgement, Question, Reference, Role, Trajectory
+
+INTERRUPTED = Failure(boundary="tool", code="interrupted", message="the run was interrupted", retryable=True)
+
+
+@dataclass
+class Agent:
+    """Answers questions. Safe to ask from many tasks at once.
+
+    Build one with `Agent.open(config)`; tests and programs may pass their own models, search and memory.
+    """
+
+    config: RunConfig
+    models: Mapping[Role, ChatModel]
+    search: SearchBackend
+    memory: MemoryStore | None
+    runs: RunStore
+
+    def __post_init__(self) -> None:
+        toolbox = ToolBox([SearchTool(self.search, self.config.search.k)])
+        self._driver = Driver(self.models, toolbox, self.memory, self.config.memory.k)
+        executor = self.config.models.of("executor")
+        self._agent: AgentConfig = self.config.agent.model_copy(update={"tool_format": executor.tool_format})
+
+    @classmethod
+    def open(cls, config: RunConfig) -> Agent:
+        """Open everything the config names.
+
+        Raises:
+            MiaError: something named there is missing or broken.
+        """
+        chats: dict[str, ChatModel] = {}
+        models: dict[Role, ChatModel] = {}
+        for role in get_args(Role):
+            endpoint = config.models.of(role)
+            key = endpoint.model_dump_json()
+            chats.setdefault(key, open_chat(endpoint))
+            models[role] = chats[key]
+        search = open_search(config.search)
+        memory = open_memory(config.memory) if config.memory.enabled else None
+        return cls(config, models, search, memory, RunStore(config.runs or home() / "runs"))
+
+    async def ask(self, question: Question, reference: Reference | None = None, watch: Watch | None = None) -> Run:
+        """Answer a question, remember the run, save it.
+
+        Args:
+            question: what is asked.
+            reference: gold answers to judge by; the agent itself never sees them.
+            watch: called with each event as it happens.
+
+        Returns:
+            The saved run; when something failed, with `failure` set and `answer` None.
+        """
+        transcript = Transcript()
+        run_id, started = new_id(), time.monotonic()
+        context = self.models["executor"].context
+        tools = self._driver.toolbox.specs
+        episode = mia_episode(
+            transcript, question, tools, self._agent, context, time.monotonic, recall=self.memory is not None
+        )
+        outcome: Execution | Failure = INTERRUPTED
+        try:
+            outcome = await self._driver.run(episode, watch)
+        except MiaError as error:
+            outcome = error.failure()
+        finally:
+            trajectory = _trajectory(run_id, question, transcript, outcome, time.monotonic() - started)
+            run = Run(**_fields(trajectory), version=__version__)
+            self.runs.save(run)
+        if run.failure is None:
+            run = await self._follow_up(run, reference, watch or _ignore)
+            self.runs.save(run)
+        return run
+
+    async def _follow_up(self, run: Run, reference: Reference | None, watch: Watch) -> Run:
+        degraded = list(run.degraded)
+        judgement: Judgement | None = None
+        added = None
+        try:
+            judgement = await self._judge(run, reference)
+            if judgement is not None:
+                watch(Judged(judgement=judgement))
+        except MiaError as error:
+            degraded.append(error.failure())
+            watch(Degraded(failure=error.failure()))
+        try:
+            if self.memory is not None:
+                await self._credit(run, judgement)
+                (added,) = await self.memory.add(
+                    [await draft(self.config.memory, run, judgement, self.models["manager"])]
+                )
+                watch(Remembered(memory_id=added.id, action=added.action))
+        except MiaError as error:
+            degraded.append(error.failure())
+            watch(Degraded(failure=error.failure()))
+        return run.model_copy(update={"degraded": tuple(degraded), "judgement": judgement, "memory": added})
+
+    async def _judge(self, run: Run, reference: Reference | None) -> Judgement | None:
+        if reference is not None:
+            return await judge(self.config.judge, run.question, run.answer, reference, self.models["judge"])
+        if run.answer is None:
+            return Judgement(correct=False, method="none")
+        return None
+
+    async def _credit(self, run: Run, judgement: Judgement | None) -> None:
+        if self.memory is not None and judgement is not None and judgement.correct is not None and run.recalled.ids:
+            await self.memory.credit(run.recalled.ids, judgement.correct)
+
+    async def aclose(self) -> None:
+        """Close models, search and memory."""
+        closers = {id(model): model.aclose() for model in self.models.values()}
+        rest = [self.search.aclose()] + ([self.memory.aclose()] if self.memory is not None else [])
+        await asyncio.gather(*closers.values(), *rest)
+
+
+def _ignore(_: Any) -> None:
+    """Watch nothing."""
+
+
+def _fields(trajectory: Trajectory) -> dict[str, Any]:
+    return {name: getattr(trajectory, name) for name in Trajectory.model_fields}
+
+
+def _trajectory(
+    run_id: str, question: Question, transcript: Transcript, outcome: Execution | Failure, seconds: float
+) -> Trajectory:
+    """The record of a run, whole or broken off."""
+    return Trajectory(
+        id=run_id,
+        question=question,
+        recalled=transcript.recalled,
+        plans=tuple(transcript.plans),
+        reflections=tuple(transcript.reflections),
+        steps=tuple(transcript.steps),
+        answer=None if isinstance(outcome, Failure) else outcome.answer,
+        stop_reason="failed" if isinstance(outcome, Failure) else outcome.stop_reason,
+        failure=outcome if isinstance(outcome, Failure) else None,
+        degraded=tuple(transcript.degraded),
+        seconds=seconds,
+    )

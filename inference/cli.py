@@ -1,0 +1,178 @@
+"""`mia ask` and `mia show`: one question answered before your eyes, and one run read again."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import mimetypes
+import uuid
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text as RichText
+
+from inference.config import RunConfig
+from inference.display import Display
+from inference.runs import Run, RunStore
+from mia.cli import parser, split_flags
+from mia.config import load
+from mia.errors import ConfigError, DataError
+from mia.paths import home
+from mia.types import Question, Reference
+
+MAX_IMAGE_BYTES = 10 * 1024 * 1024
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "image/gif")
+
+
+def read_config(name: str | None, flags: dict[str, str]) -> RunConfig:
+    """The config of a run.
+
+    Args:
+        name: a TOML file, or the name of a profile in `configs/`; None: `quickstart` with the embedded model,
+            `laptop` when another model is named by flags or environment.
+        flags: dotted overrides.
+
+    Raises:
+        ConfigError: see `mia.config.load`.
+    """
+    if name is None:
+        embedded = load(RunConfig, None, flags).models.default.url == "embedded:"
+        name = "quickstart" if embedded else "laptop"
+    path = Path(name)
+    if path.suffix != ".toml" and not path.exists():
+        profile = resources.files("configs") / f"{name}.toml"
+        with resources.as_file(profile) as found:
+            if not found.is_file():
+                raise ConfigError(f"no profile {name!r}", remedy="give a TOML file, or a name from configs/")
+            return load(RunConfig, found, flags)
+    return load(RunConfig, path, flags)
+
+
+def _ask_parser() -> ArgumentParser:
+    made = parser(
+        "ask",
+        "Answer one question: recall, plan, search, answer, remember. Any setting of the config can be given as a\n"
+        "dotted flag, e.g. --search.index DIR, --agent.max_turns 5 (see `configs/` and the README).",
+        [
+            'mia ask "Which river flows through the capital of Austria?"',
+            'mia ask --url http://127.0.0.1:11434/v1 --model qwen2.5:7b --search.index my-index "Who wrote Ulysses?"',
+        ],
+    )
+    made.add_argument("question", help="what is asked")
+    made.add_argument("--config", help="TOML file or profile name (quickstart, laptop)")
+    made.add_argument("--url", help="OpenAI-compatible endpoint for all roles; short for --models.default.url")
+    made.add_argument("--model", help="model name there; short for --models.default.model")
+    made.add_argument("--image", type=Path, action="append", default=[], help="picture that belongs to the question")
+    made.add_argument("--reference", action="append", default=[], help="right answer, to judge by (may be repeated)")
+    made.add_argument("--json", action="store_true", help="print the whole trajectory as JSON; events go to stderr")
+    return made
+
+
+def ask(argv: Sequence[str]) -> int:
+    """`mia ask`: exit code 0 when the run went through, 1 when it failed."""
+    made = _ask_parser()
+    args, rest = made.parse_known_args(argv)
+    flags, unknown = split_flags(rest)
+    if unknown:
+        made.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if not args.question.strip():
+        raise DataError("the question is blank", remedy='write it in quotes: mia ask "Who …?"')
+    for short, dotted in (("url", "models.default.url"), ("model", "models.default.model")):
+        if getattr(args, short):
+            flags[dotted] = getattr(args, short)
+    config = read_config(args.config, flags)
+    question = Question(id=uuid.uuid4().hex, text=args.question, images=tuple(map(read_image, args.image)))
+    return asyncio.run(_ask(config, question, args))
+
+
+async def _ask(config: RunConfig, question: Question, args: Namespace) -> int:
+    from inference.agent import Agent
+
+    display = Display(Console(stderr=args.json, highlight=False, soft_wrap=True))
+    agent = Agent.open(config)
+    try:
+        reference = Reference(answers=tuple(args.reference)) if args.reference else None
+        run = await agent.ask(question, reference, display.watch)
+    finally:
+        await agent.aclose()
+    if run.failure is not None:
+        display.failure(run.failure)
+    else:
+        display.sources(run)
+    if args.json:
+        print(run.model_dump_json(indent=1))
+    else:
+        print(f"\nrun {run.id}   (mia show {run.id})")
+    return 1 if run.failure is not None else 0
+
+
+def read_image(path: Path) -> str:
+    """A picture as a data URL.
+
+    Raises:
+        DataError: it is missing, too large, or no JPEG, PNG, WebP or GIF.
+    """
+    kind = mimetypes.guess_type(path.name)[0]
+    if kind not in IMAGE_TYPES:
+        raise DataError(f"{path}: not a JPEG, PNG, WebP or GIF by its name", remedy="convert the picture")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
+    if len(data) > MAX_IMAGE_BYTES:
+        raise DataError(f"{path}: {len(data)} bytes, at most {MAX_IMAGE_BYTES}", remedy="shrink the picture")
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def show(argv: Sequence[str]) -> int:
+    """`mia show`: print one run, or list the last ones."""
+    made = parser(
+        "show",
+        "Print one run readably: memories, plan, every search with its titles, reflection, answer, sources.\n"
+        "Without RUN, list the last runs.",
+        ["mia show last", "mia show 20261130-184512-3f9a1c --json"],
+    )
+    made.add_argument("run", nargs="?", help="id of a run, path of its file, or `last`")
+    made.add_argument("--json", action="store_true", help="print JSON")
+    made.add_argument("--limit", type=int, default=10, help="how many runs to list (default 10)")
+    made.add_argument("--runs", type=Path, help="folder of the runs (default: `runs` in $MIA_HOME)")
+    args = made.parse_args(argv)
+    store = RunStore(args.runs or home() / "runs")
+    if args.run is None:
+        return _list(store, args.limit, args.json)
+    run = store.load(args.run)
+    if args.json:
+        print(run.model_dump_json(indent=1))
+    else:
+        Display(Console(highlight=False, soft_wrap=True)).run(run)
+    return 0
+
+
+def _list(store: RunStore, limit: int, as_json: bool) -> int:
+    runs = [store.load(run_id) for run_id in store.ids()[:limit]]
+    if as_json:
+        print(json.dumps([_summary(run) for run in runs], ensure_ascii=False, indent=1))
+        return 0
+    table = Table("run", "question", "answer", "judged", "seconds")
+    for run in runs:
+        outcome = run.judgement.outcome if run.judgement else "unjudged"
+        answer = run.answer or f"({run.stop_reason})"
+        cells = (run.id, run.question.text, answer, outcome, f"{run.seconds:.1f}")
+        table.add_row(*map(RichText, cells))  # as plain text: square brackets are no markup here
+    Console(highlight=False).print(table)
+    return 0
+
+
+def _summary(run: Run) -> dict[str, object]:
+    return {
+        "id": run.id,
+        "question": run.question.text,
+        "answer": run.answer,
+        "stop_reason": run.stop_reason,
+        "seconds": run.seconds,
+    }

@@ -1,0 +1,53 @@
+"""Settings of the agent and of a whole run. Everything has a default; `configs/` holds the profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from local_search.config import SearchConfig
+from memory_serve.config import MemoryConfig
+from mia.config import Config, Models, Section
+from mia.types import Sampling
+
+
+class AgentConfig(Section):
+    """How one question is worked on."""
+
+    plan: bool = Field(True, description="let the Planner write a plan first")
+    reflect: bool = Field(True, description="let the Planner decide once whether to plan again")
+    seed_search: bool = Field(
+        False, description="start with one search for the question itself; for models too weak to make calls"
+    )
+    max_turns: int = Field(10, ge=1, description="Executor turns for each plan, the forced answer not counted")
+    max_calls: int = Field(20, ge=0, description="tool calls for each question")
+    max_parallel: int = Field(4, ge=1, description="tool calls in one turn; further ones are refused")
+    max_reminders: int = Field(2, ge=0, description="replies in a row without call or answer before one is forced")
+    time_limit_s: float = Field(600.0, gt=0, description="seconds after which the final answer is asked for")
+    planner: Sampling = Sampling(max_tokens=1024)
+    reflector: Sampling = Sampling(max_tokens=512)
+    executor: Sampling = Sampling(max_tokens=1024, stop=("<tool_response>",))
+    tool_format: Literal["grammar", "native"] = Field(
+        "grammar", description="how the Executor calls tools; set from its endpoint", exclude=True
+    )
+
+
+class JudgeConfig(Section):
+    """How an answer is judged when there is a reference."""
+
+    method: Literal["em", "f1", "model"] = "em"
+    f1_threshold: float = Field(0.6, ge=0, le=1, description="token F1 from which an answer counts as correct")
+    tries: int = Field(3, ge=1, description="attempts to get a readable grade from the judge model")
+
+
+class RunConfig(Config):
+    """The whole config of `mia ask` and of every command that runs the agent."""
+
+    models: Models = Models()
+    search: SearchConfig = SearchConfig()
+    memory: MemoryConfig = MemoryConfig()
+    agent: AgentConfig = AgentConfig()
+    judge: JudgeConfig = JudgeConfig()
+    runs: Path | None = Field(None, description="folder of the trajectories; empty: `runs` in $MIA_HOME")

@@ -1,0 +1,174 @@
+"""Showing runs to people: events as they happen, and whole trajectories, on a rich console."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text as RichText
+
+from inference.events import (
+    Answered,
+    CallsMade,
+    Degraded,
+    Event,
+    Judged,
+    Noted,
+    Observed,
+    PlanMade,
+    RecallDone,
+    Reflected,
+    Remembered,
+)
+from inference.executor import label
+from inference.grammar import parse
+from inference.runs import Run
+from mia.types import Failure, Judgement, Memory, Observation, Plan, Recalled, Reflection, Step, ToolCall
+
+MAX_TITLES = 3
+
+
+class Display:
+    """Prints events and runs. Everything a model or a corpus wrote is printed literally."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def watch(self, event: Event) -> None:
+        """Print one event."""
+        if isinstance(event, RecallDone):
+            self._recalled(event.recalled)
+        elif isinstance(event, PlanMade):
+            self._plan(event.plan)
+        elif isinstance(event, CallsMade):
+            self._calls(event.calls, event.scripted)
+        elif isinstance(event, Observed):
+            self._observed(event.calls, event.observations)
+        elif isinstance(event, Noted):
+            self._line("note", event.reason, "yellow")
+        elif isinstance(event, Reflected):
+            self._reflection(event.reflection)
+        elif isinstance(event, Answered):
+            self._answer(event.answer, event.stop_reason)
+        elif isinstance(event, Degraded):
+            self._failure("degraded", event.failure)
+        elif isinstance(event, Judged):
+            self._judgement(event.judgement)
+        elif isinstance(event, Remembered):
+            self._line("remember", f"{event.action} as memory {event.memory_id}", "magenta")
+
+    def run(self, run: Run) -> None:
+        """Print a whole run."""
+        self._line("run", f"{run.id}, {run.created:%Y-%m-%d %H:%M} UTC, {run.seconds:.1f} s", "bold")
+        self._line("question", run.question.text, "bold")
+        self._recalled(run.recalled)
+        plans = iter(run.plans)
+        for step in run.steps:
+            self._step(step, plans.__next__ if step.purpose in ("plan", "replan") and step.reply else None)
+        for reflection in run.reflections:
+            self._reflection(reflection)
+        for failure in run.degraded:
+            self._failure("degraded", failure)
+        if run.failure is not None:
+            self._failure("failed", run.failure)
+        else:
+            self._answer(run.answer, run.stop_reason)
+        self.sources(run)
+        if run.judgement is not None:
+            self._judgement(run.judgement)
+        if run.memory is not None:
+            self._line("remember", f"{run.memory.action} as memory {run.memory.id}", "magenta")
+        usage = run.usage
+        counts = f"{usage.calls} model calls, {usage.prompt_tokens} + {usage.completion_tokens} tokens"
+        self._line("cost", f"{counts}, {len(run.hits)} passages read", "dim")
+
+    def sources(self, run: Run) -> None:
+        """Print the titles of what was found, those first whose text holds the answer."""
+        answer = (run.answer or "").lower()
+        titles: dict[str, bool] = {}
+        for hit in run.hits:
+            holds = bool(answer) and answer in f"{hit.passage.title} {hit.passage.text}".lower()
+            titles[hit.passage.title] = titles.get(hit.passage.title, False) or holds
+        ordered = sorted(titles, key=lambda title: not titles[title])
+        if ordered:
+            self._line("sources", "; ".join(ordered[:5]), "blue")
+
+    def failure(self, failure: Failure, remedy: str = "") -> None:
+        """Print why a run failed."""
+        self._failure("failed", failure)
+        if remedy:
+            self._line("remedy", remedy, "yellow")
+
+    def _line(self, head: str, text: str, style: str) -> None:
+        self._console.print(f"[{style}]{head:>10}[/]  ", end="")
+        self._console.print(RichText(text))
+
+    def _block(self, text: str) -> None:
+        self._console.print(Padding(RichText(text, style="dim"), (0, 0, 0, 12)))
+
+    def _recalled(self, recalled: Recalled) -> None:
+        for name, memories in (
+            ("worked", recalled.successes),
+            ("failed", recalled.failures),
+            ("unjudged", recalled.unjudged),
+        ):
+            for scored in memories:
+                self._line("recall", f"{name}: {_memory(scored.memory)} (score {scored.score:.2f})", "magenta")
+        if not recalled.ids:
+            self._line("recall", "nothing similar yet", "magenta")
+
+    def _plan(self, plan: Plan) -> None:
+        self._line("replan" if plan.revision else "plan", plan.text, "cyan")
+
+    def _calls(self, calls: tuple[ToolCall, ...], scripted: bool) -> None:
+        for call in calls:
+            self._line("search", f"{label(call)}{' (first search, by config)' if scripted else ''}", "green")
+
+    def _observed(self, calls: tuple[ToolCall, ...], observations: tuple[Observation, ...]) -> None:
+        for call, obs in zip(calls, observations, strict=True):
+            if obs.failure is not None:
+                self._failure("failed", obs.failure)
+                continue
+            titles = "; ".join(hit.passage.title for hit in obs.hits[:MAX_TITLES]) or obs.text
+            prefix = f"{label(call)}: " if len(calls) > 1 else ""
+            self._line("found", f"{prefix}{titles}", "green")
+
+    def _reflection(self, reflection: Reflection) -> None:
+        verdict = "plan again" if reflection.replan else "keep the answer"
+        self._line("reflect", f"{verdict}{': ' + reflection.reason if reflection.reason else ''}", "cyan")
+
+    def _answer(self, answer: str | None, stop_reason: str) -> None:
+        forced = "" if stop_reason == "answered" else f"   ({stop_reason.replace('_', ' ')})"
+        self._line("answer", f"{answer if answer is not None else '(none)'}{forced}", "bold green")
+
+    def _failure(self, head: str, failure: Failure) -> None:
+        self._line(head, f"{failure.boundary}/{failure.code}: {failure.message}", "red")
+
+    def _judgement(self, judgement: Judgement) -> None:
+        score = "" if judgement.score is None else f", score {judgement.score:.2f}"
+        self._line("judged", f"{judgement.outcome} ({judgement.method}{score})", "bold")
+
+    def _step(self, step: Step, next_plan: object) -> None:
+        if callable(next_plan):
+            try:
+                self._plan(next_plan())
+            except StopIteration:
+                self._block(step.reply.text if step.reply else "")
+            return
+        if step.reply is not None and step.role == "executor":
+            parsed = parse(step.reply)
+            if parsed.thinking:
+                self._block(parsed.thinking)
+            if not step.calls and parsed.answer is None:
+                self._block(parsed.rest)
+        self._calls(step.calls, step.purpose == "seed")
+        if step.observations:
+            self._observed(step.calls, step.observations)
+        for bad in step.malformed:
+            self._line("malformed", f"{bad.reason}: {bad.raw[:200]}", "yellow")
+        if step.failure is not None:
+            self._failure("failed", step.failure)
+
+
+def _memory(memory: Memory) -> str:
+    return f"{memory.question} [{memory.id}]"

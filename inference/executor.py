@@ -1,0 +1,236 @@
+"""The Executor's episode: a ReAct loop that thinks, calls tools, reads results and answers.
+
+It ends with an answer, or with one forced final answer when turns, calls, tokens, time or patience run out; what was
+found stays in the conversation. A model's mistake (malformed call, unknown tool) is told to the model; a tool's failure
+never is. Token counts come from the endpoint; what it has not seen yet is estimated at three bytes a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inference.config import AgentConfig
+from inference.effects import Announce, CallTools, Episode
+from inference.events import CallsMade, Noted, Observed
+from inference.grammar import WANTED, Parsed, parse, split_thinking
+from inference.transcript import Transcript
+from mia.errors import ToolError
+from mia.prompts import Trusted, prompt
+from mia.types import Message, Observation, Reply, Step, StopReason, ToolCall, ToolSpec
+
+BYTES_PER_TOKEN = 3
+FORCE_TOKENS = 96
+"""Tokens kept free for the message that asks for the final answer."""
+
+REASONS: dict[StopReason, str] = {
+    "forced_calls": "the limit of calls is reached",
+    "forced_tokens": "the context is full",
+    "forced_time": "the time is up",
+    "forced_reminders": "no usable reply was given",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How an execution ended."""
+
+    answer: str | None
+    stop_reason: StopReason
+
+
+@dataclass
+class Budget:
+    """What is left for one question: calls, time (by an injected clock, in seconds) and context (in tokens)."""
+
+    calls: int
+    deadline: float
+    clock: Callable[[], float]
+    context: int
+    reply_tokens: int
+    used_tokens: int = 0
+
+    def account(self, reply: Reply) -> None:
+        """Take note of the size of the conversation, as the endpoint counted it."""
+        self.used_tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens
+
+    def room(self, replies: int) -> int:
+        """Bytes of new text that fit, if that many replies and a forced answer must still fit after it."""
+        tokens = self.context - self.used_tokens - replies * self.reply_tokens - FORCE_TOKENS
+        return max(0, tokens) * BYTES_PER_TOKEN
+
+    def exhausted(self, told: tuple[Message, ...]) -> StopReason | None:
+        """Why no further turn is possible after `told`, or None."""
+        if self.calls <= 0:
+            return "forced_calls"
+        if self.clock() >= self.deadline:
+            return "forced_time"
+        if size(told) > self.room(replies=2):
+            return "forced_tokens"
+        return None
+
+
+def size(messages: tuple[Message, ...]) -> int:
+    """Bytes of the texts of messages."""
+    return sum(len(message.text.encode()) for message in messages)
+
+
+def user(text: str) -> Message:
+    """A user turn."""
+    return Message(role="user", text=text)
+
+
+def describe(tools: tuple[ToolSpec, ...]) -> Trusted:
+    """The tools as a prompt names them, one line each."""
+    lines = []
+    for tool in tools:
+        properties = tool.parameters.get("properties")
+        names = ", ".join(properties) if isinstance(properties, dict) else ""
+        lines.append(f"- {tool.name}({names}): {tool.description}")
+    return Trusted("\n".join(lines))
+
+
+def executor_episode(
+    transcript: Transcript, told: tuple[Message, ...], tools: tuple[ToolSpec, ...], agent: AgentConfig, budget: Budget
+) -> Episode[Execution]:
+    """Work until there is an answer.
+
+    Args:
+        transcript: filled with every step.
+        told: the messages that open (or, after a replan, reopen) the conversation.
+        tools: the tools there are.
+        agent: limits and sampling.
+        budget: what is left for this question.
+
+    Raises:
+        MiaError: the model or all tools of a turn failed; the steps so far are in the transcript.
+    """
+    native = tools if agent.tool_format == "native" else ()
+    reminders = 0
+    reason: StopReason | None = budget.exhausted(told)
+    for _ in range(agent.max_turns):
+        if reason is not None:
+            break
+        reply = yield from transcript.turn("executor", "act", told, agent.executor, native)
+        budget.account(reply)
+        parsed = parse(reply, turn=len(transcript.steps))
+        if parsed.answer is not None:
+            return Execution(parsed.answer, "answered")
+        told = yield from _respond(transcript, parsed, reply, agent, budget)
+        reminders = 0 if parsed.calls else reminders + 1
+        reason = "forced_reminders" if reminders > agent.max_reminders else budget.exhausted(told)
+    return (yield from _force(transcript, told, agent, budget, reason or "forced_calls"))
+
+
+def _respond(
+    transcript: Transcript, parsed: Parsed, reply: Reply, agent: AgentConfig, budget: Budget
+) -> Episode[tuple[Message, ...]]:
+    """What the model is told after a reply without answer: results, or what was wrong with it."""
+    if parsed.calls or parsed.malformed:
+        return (yield from _act(transcript, parsed, agent, budget))
+    if parsed.cut:
+        text = prompt("executor/cut").render(limit=str(agent.executor.max_tokens))
+    else:
+        text = prompt("executor/reminder").render(wanted=Trusted(WANTED))
+    yield Announce(Noted(reason="reply cut off" if parsed.cut else "no call and no answer found"))
+    return (user(text),)
+
+
+def _act(
+    transcript: Transcript, parsed: Parsed, agent: AgentConfig, budget: Budget
+) -> Episode[tuple[Message, ...]]:
+    allowed = min(agent.max_parallel, max(0, budget.calls))
+    calls, refused = parsed.calls[:allowed], parsed.calls[allowed:]
+    transcript.amend(calls=calls, malformed=parsed.malformed)
+    observations: tuple[Observation, ...] = ()
+    if calls:
+        observations = yield from run_calls(transcript, calls, budget)
+    for bad in parsed.malformed:
+        yield Announce(Noted(reason=f"malformed call: {bad.reason}"))
+    malformed, wanted = prompt("executor/malformed"), Trusted(WANTED)
+    notes = [(bad.id, malformed.render(reason=bad.reason, wanted=wanted)) for bad in parsed.malformed]
+    notes += [(call.id, f"Not run: at most {allowed} calls are possible here.") for call in refused]
+    if agent.tool_format == "native":
+        return native_results(calls, observations, notes)
+    return (user(results_text(calls, observations, notes, budget)),)
+
+
+def run_calls(
+    transcript: Transcript, calls: tuple[ToolCall, ...], budget: Budget, scripted: bool = False
+) -> Episode[tuple[Observation, ...]]:
+    """Run calls and record what came back in the last step.
+
+    Raises:
+        ToolError: every call failed. Single failures are noted as degraded.
+    """
+    yield Announce(CallsMade(calls=calls, scripted=scripted))
+    observations: tuple[Observation, ...] = yield CallTools(calls)
+    budget.calls -= len(calls)
+    transcript.amend(observations=observations)
+    yield Announce(Observed(calls=calls, observations=observations))
+    failures = [obs.failure for obs in observations if obs.failure is not None]
+    if failures and len(failures) == len(observations):
+        first = failures[0]
+        raise ToolError(first.message, code=first.code, retryable=first.retryable)
+    transcript.degraded.extend(failures)
+    return observations
+
+
+def results_text(
+    calls: tuple[ToolCall, ...], observations: tuple[Observation, ...], notes: list[tuple[str, str]], budget: Budget
+) -> str:
+    """One tool response with all results, cut to what fits the context; failed calls are left out."""
+    shown = [(call, obs) for call, obs in zip(calls, observations, strict=True) if obs.failure is None]
+    share = budget.room(replies=1) // max(1, len(shown)) - 2 * FORCE_TOKENS
+    parts = [prompt("executor/result").render(query=label(call), text=clip(obs.text, share)) for call, obs in shown]
+    parts += [note for _, note in notes]
+    return prompt("executor/observation").render(results=Trusted("\n\n".join(parts)))
+
+
+def native_results(
+    calls: tuple[ToolCall, ...], observations: tuple[Observation, ...], notes: list[tuple[str, str]]
+) -> tuple[Message, ...]:
+    """One tool message per call, as native tool calling wants it; that of a failed call is empty."""
+    texts = [(obs.call_id, prompt("executor/bare").render(text=obs.text)) for obs in observations]
+    return tuple(Message(role="tool", text=text, tool_call_id=call_id) for call_id, text in (*texts, *notes))
+
+
+def clip(text: str, limit: int) -> str:
+    """The text cut to `limit` bytes at a white space, marked as cut."""
+    data = text.encode()
+    if len(data) <= limit:
+        return text
+    kept = data[: max(0, limit)].decode("utf-8", "ignore")
+    return f"{kept[: kept.rfind(' ')] if ' ' in kept else kept} [cut]"
+
+
+def label(call: ToolCall) -> str:
+    """A call in a few words: its query, or its name and arguments."""
+    query = call.arguments.get("query")
+    return f'"{query}"' if isinstance(query, str) else f"{call.name} {call.arguments}"
+
+
+def _force(
+    transcript: Transcript, told: tuple[Message, ...], agent: AgentConfig, budget: Budget, reason: StopReason
+) -> Episode[Execution]:
+    """Ask for the final answer. Without tags, the whole reply after its thinking is the answer."""
+    yield Announce(Noted(reason=f"final answer asked for: {REASONS[reason]}"))
+    ask = user(prompt("executor/force").render(reason=REASONS[reason]))
+    reply = yield from transcript.turn("executor", "answer", (*told, ask), agent.executor)
+    parsed = parse(reply, turn=len(transcript.steps))
+    if parsed.answer is not None:
+        return Execution(parsed.answer, reason)
+    if parsed.calls or parsed.malformed or parsed.rest.startswith("<answer>"):
+        return Execution(None, "no_answer")
+    _, prose = split_thinking(reply.text)
+    return Execution(prose.strip() or None, reason if prose.strip() else "no_answer")
+
+
+def seed_search(
+    transcript: Transcript, query: str, tools: tuple[ToolSpec, ...], budget: Budget
+) -> Episode[str]:
+    """One search made on the Executor's behalf; returns the tool response that opens its conversation."""
+    calls = (ToolCall(id="seed", name=tools[0].name, arguments={"query": query}),)
+    transcript.steps.append(Step(role="executor", purpose="seed", calls=calls))
+    observations = yield from run_calls(transcript, calls, budget, scripted=True)
+    return results_text(calls, observations, [], budget)

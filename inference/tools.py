@@ -1,0 +1,95 @@
+"""The Executor's tools: what they are called, how their arguments are checked, how results are written out.
+
+A tool returns observations. A model's mistake (unknown tool, arguments that do not fit) becomes text that tells the
+model so; a tool's failure becomes a `Failure` without text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from local_search.protocol import SearchBackend
+from mia.errors import DataError, MiaError
+from mia.types import Hit, Observation, Text, ToolCall, ToolSpec
+
+
+class Tool(Protocol):
+    """One tool. `run` answers a call whose arguments are as the model wrote them."""
+
+    spec: ToolSpec
+
+    async def run(self, call: ToolCall) -> Observation:
+        """Answer one call. Raises MiaError when the tool itself failed."""
+        ...
+
+
+class SearchArguments(BaseModel):
+    """Arguments of the search tool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: Text = Field(min_length=1, max_length=1000, description="what to look for, in a few words")
+
+
+class SearchTool:
+    """Text search over any backend; shows the k best passages with their titles."""
+
+    def __init__(self, backend: SearchBackend, k: int) -> None:
+        self._backend = backend
+        self._k = k
+        parameters: dict[str, JsonValue] = SearchArguments.model_json_schema()
+        self.spec = ToolSpec(
+            name="search", description="finds passages of an encyclopedia or the web", parameters=parameters
+        )
+
+    async def run(self, call: ToolCall) -> Observation:
+        """See `Tool.run`."""
+        arguments = SearchArguments.model_validate(call.arguments)
+        if not arguments.query.strip():
+            raise DataError("query is blank")
+        (hits,) = await self._backend.search([arguments.query], self._k)
+        return Observation(call_id=call.id, text=results_text(hits), hits=tuple(hits))
+
+
+def results_text(hits: Sequence[Hit]) -> str:
+    """Hits as the model reads them: rank, title, text."""
+    return "\n".join(f"[{hit.rank}] {hit.passage.title}: {hit.passage.text}" for hit in hits) or "Nothing was found."
+
+
+class ToolBox:
+    """Runs calls of several tools at once and turns what goes wrong into observations."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = {tool.spec.name: tool for tool in tools}
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What the tools are, in order."""
+        return tuple(tool.spec for tool in self._tools.values())
+
+    async def run(self, calls: Sequence[ToolCall]) -> tuple[Observation, ...]:
+        """One observation per call, in the order of the calls."""
+        if len(calls) == 1:
+            return (await self._run(calls[0]),)
+        return tuple(await asyncio.gather(*(self._run(call) for call in calls)))
+
+    async def _run(self, call: ToolCall) -> Observation:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return Observation(call_id=call.id, text=f"There is no tool {call.name}. Tools: {', '.join(self._tools)}.")
+        started = time.perf_counter()
+        try:
+            observation = await tool.run(call)
+        except ValidationError as error:
+            faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors())
+            observation = Observation(call_id=call.id, text=f"Arguments of {call.name} do not fit: {faults}.")
+        except DataError as error:
+            observation = Observation(call_id=call.id, text=f"Arguments of {call.name} do not fit: {error.message}.")
+        except MiaError as error:
+            observation = Observation(call_id=call.id, failure=error.failure())
+        return observation.model_copy(update={"seconds": time.perf_counter() - started})
