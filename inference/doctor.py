@@ -96,7 +96,9 @@ def _packages() -> Iterator[Check]:
         state: Literal["ok", "missing", "optional"] = (
             "ok" if not absent else "missing" if extra in NEEDED else "optional"
         )
-        detail = "installed" if not absent else f"no {', '.join(absent)}: pip install -e '.[{extra}]' -c constraints.txt"
+        detail = (
+            "installed" if not absent else f"no {', '.join(absent)}: pip install -e '.[{extra}]' -c constraints.txt"
+        )
         yield Check(name=f"packages: {extra}", state=state, detail=detail, enables=enables)
 
 

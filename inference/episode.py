@@ -69,9 +69,7 @@ def _degraded(transcript: Transcript, error: MiaError) -> Episode[None]:
     yield Announce(Degraded(failure=error.failure()))
 
 
-def _plan(
-    transcript: Transcript, question: Question, tools: tuple[ToolSpec, ...], agent: AgentConfig
-) -> Episode[None]:
+def _plan(transcript: Transcript, question: Question, tools: tuple[ToolSpec, ...], agent: AgentConfig) -> Episode[None]:
     try:
         plan = yield from plan_turn(transcript, question, tools, agent)
     except ParseError as error:

@@ -136,9 +136,7 @@ def _respond(
     return (user(text),)
 
 
-def _act(
-    transcript: Transcript, parsed: Parsed, agent: AgentConfig, budget: Budget
-) -> Episode[tuple[Message, ...]]:
+def _act(transcript: Transcript, parsed: Parsed, agent: AgentConfig, budget: Budget) -> Episode[tuple[Message, ...]]:
     allowed = min(agent.max_parallel, max(0, budget.calls))
     calls, refused = parsed.calls[:allowed], parsed.calls[allowed:]
     transcript.amend(calls=calls, malformed=parsed.malformed)
@@ -226,9 +224,7 @@ def _force(
     return Execution(prose.strip() or None, reason if prose.strip() else "no_answer")
 
 
-def seed_search(
-    transcript: Transcript, query: str, tools: tuple[ToolSpec, ...], budget: Budget
-) -> Episode[str]:
+def seed_search(transcript: Transcript, query: str, tools: tuple[ToolSpec, ...], budget: Budget) -> Episode[str]:
     """One search made on the Executor's behalf; returns the tool response that opens its conversation."""
     calls = (ToolCall(id="seed", name=tools[0].name, arguments={"query": query}),)
     transcript.steps.append(Step(role="executor", purpose="seed", calls=calls))

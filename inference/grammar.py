@@ -92,7 +92,9 @@ def _read_calls(text: str, turn: int) -> tuple[list[ToolCall], list[MalformedCal
             read = [_as_call(value) for value in values]
         except ParseError as error:
             end = _body_end(text, start)
-            malformed.append(MalformedCall(id=_call_id(turn, calls, malformed), raw=text[start:end], reason=error.message))
+            malformed.append(
+                MalformedCall(id=_call_id(turn, calls, malformed), raw=text[start:end], reason=error.message)
+            )
         else:
             for name, arguments in read:
                 calls.append(ToolCall(id=_call_id(turn, calls, malformed), name=name, arguments=arguments))

@@ -54,7 +54,7 @@ async def judge(
         ModelError: the judge model did not answer.
     """
     if answer is None:
-        return Judgement(correct=False, score=0.0, method="em" if config.method == "em" else config.method)
+        return Judgement(correct=False, score=0.0, method=config.method)
     if config.method == "em":
         score = best_exact_match(answer, reference.answers)
         return Judgement(correct=score == 1.0, score=score, method="em")

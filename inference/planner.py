@@ -1,7 +1,7 @@
 """The Planner's turns: a plan from memories, one verdict on the execution, at most one supplementary plan.
 
-The three turns are one conversation. A verdict that begins neither with yes nor with no is unreadable; that is an error,
-never a default.
+The three turns are one conversation. A verdict that begins neither with yes nor with no is unreadable; that is an
+error, never a default.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ def _plan(text: str, memory_ids: tuple[str, ...], revision: int, prompt_hash: st
     _, visible = split_thinking(text)
     if not visible.strip():
         raise ParseError("the Planner wrote no plan", code="no_plan")
-    return Plan(
-        text=visible.strip(), memory_ids=memory_ids, revision=1 if revision else 0, prompt_hash=prompt_hash
-    )
+    return Plan(text=visible.strip(), memory_ids=memory_ids, revision=1 if revision else 0, prompt_hash=prompt_hash)
 
 
 def memories_block(recalled: Recalled) -> Trusted:

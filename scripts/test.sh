@@ -22,4 +22,4 @@ say "embedded model"
 say "tests"
 bound=()
 [ $# -eq 0 ] || bound=(--cov-fail-under=0)
-exec "$VENV/bin/python" -m pytest -m "$marks" --cov --cov-report=term:skip-covered "${bound[@]}" "$@"
+exec "$VENV/bin/python" -m pytest -m "$marks" --cov --cov-report=term:skip-covered ${bound[@]+"${bound[@]}"} "$@"
