@@ -18,7 +18,7 @@ from mia.prompts import Trusted, prompt
 from mia.types import Plan, Question, Recalled, Reflection, ScoredMemory, ToolSpec
 
 TRACE_BYTES_PER_RESULT = 600
-_VERDICT = re.compile(r"\W*(yes|no)\b[\s.,:;—–-]*(.*)", re.IGNORECASE | re.DOTALL)
+_VERDICT = re.compile(r"\W*(yes|no)\b[\s*_.,:;—–-]*(.*)", re.IGNORECASE | re.DOTALL)
 _LABELS = {"correct": "This way worked", "incorrect": "This way failed", "unjudged": "Outcome unknown"}
 
 
