@@ -1,0 +1,171 @@
+"""The verbs `mia index build`, `mia index info` and `mia serve search`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from local_search.config import SearchConfig
+from mia.cli import parser, split_flags
+from mia.config import Config, load
+from mia.errors import ConfigError
+
+if TYPE_CHECKING:
+    import socket
+
+    from local_search.index import EngineName, Manifest
+
+
+class ServiceConfig(Config):
+    """Config of the search service."""
+
+    search: SearchConfig = SearchConfig()
+
+
+def build(argv: Sequence[str]) -> int:
+    """`mia index build CORPUS --out DIR`."""
+    args = parser(
+        "index build",
+        "Index a corpus (JSONL, gzipped or not: id and contents, whose first line is the quoted title).",
+        [
+            "mia index build corpus.jsonl --out my-index",
+            "mia index build wiki.jsonl.gz --out wiki-index --engines bm25 --force",
+        ],
+    )
+    args.add_argument("corpus", type=Path, metavar="CORPUS", help="corpus file")
+    args.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the index to")
+    args.add_argument("--engines", default="bm25,dense", help="engines to index for (default: bm25,dense)")
+    args.add_argument("--force", action="store_true", help="replace another or a damaged index in DIR")
+    args.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    given = args.parse_args(argv)
+    engines = _engines(given.engines)
+
+    from local_search.build import build_index
+    from local_search.progress import bar
+
+    started = time.perf_counter()
+    with bar() as step:
+        manifest, built = build_index(given.corpus, given.out, engines, given.force, step=step)
+    if given.json:
+        print(manifest.model_dump_json(indent=2))
+    elif built:
+        print(f"indexed {_summary(manifest)} into {given.out} in {time.perf_counter() - started:.1f} s")
+    else:
+        print(f"{given.out} is up to date: {_summary(manifest)}")
+    return 0
+
+
+def info(argv: Sequence[str]) -> int:
+    """`mia index info DIR`."""
+    args = parser(
+        "index info",
+        "Describe an index, after checking the checksum of every file.",
+        ["mia index info my-index", "mia index info my-index --json"],
+    )
+    args.add_argument("index", type=Path, metavar="DIR", help="index folder")
+    args.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    given = args.parse_args(argv)
+
+    from local_search.index import read_manifest
+
+    manifest = read_manifest(given.index, full=True)
+    print(manifest.model_dump_json(indent=2) if given.json else _details(given.index, manifest))
+    return 0
+
+
+def serve(argv: Sequence[str]) -> int:
+    """`mia serve search --search.index DIR --port N`."""
+    args = parser(
+        "serve search",
+        "Serve an index over HTTP: POST /v1/search, and POST /retrieve as Search-R1 has it.",
+        [
+            "mia serve search --search.index my-index --port 8001",
+            "mia serve search --search.mode bm25 --search.k 5     (the bundled small corpus)",
+        ],
+    )
+    args.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    args.add_argument("--port", type=int, default=8001, help="port to listen on; 0: any free one (default: 8001)")
+    args.add_argument("--config", type=Path, metavar="FILE", help="TOML file with a section [search]")
+    given, rest = args.parse_known_args(argv)
+    flags, unknown = split_flags(rest)
+    if unknown:
+        args.error(f"unknown arguments: {' '.join(unknown)}")
+    search = load(ServiceConfig, given.config, flags).search
+    if search.url:
+        raise ConfigError("search.url is set, but a service serves an index", remedy="set search.index instead of it")
+    _run(search, given.host, given.port)
+    return 0
+
+
+def _run(search: SearchConfig, host: str, port: int) -> None:
+    from local_search.engine import SearchEngine
+    from local_search.extras import need
+    from local_search.open import bundled_index
+    from local_search.progress import bar
+
+    uvicorn = need("uvicorn", "serve")
+    need("fastapi", "serve")
+    need("prometheus_client", "serve")
+    from local_search.app import create_app
+
+    with _listening(host, port) as listener:
+        with bar() as step:
+            engine = SearchEngine.open(search.index or bundled_index(step), search.mode)
+        engine.warm()
+        address = f"http://{host}:{listener.getsockname()[1]}"
+        print(f"serving {_summary(engine.manifest)} at {address} ({search.mode})", file=sys.stderr, flush=True)
+        server: Any = uvicorn.Server(uvicorn.Config(create_app(engine, search.k), log_level="warning"))
+        with suppress(KeyboardInterrupt):  # the usual way to end a service
+            server.run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A bound socket: an occupied port is told before an index is loaded."""
+    import socket
+
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}", remedy="give another --host or --port") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}", remedy="give another --host or --port"
+        ) from error
+    return listener
+
+
+def _engines(text: str) -> list[EngineName]:
+    from local_search.index import ENGINES
+
+    names = [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in ENGINES]
+    if unknown:
+        raise ConfigError(f"--engines {text}: no engine {unknown[0]!r}", remedy=f"choose from {','.join(ENGINES)}")
+    return cast("list[EngineName]", names)
+
+
+def _summary(manifest: Manifest) -> str:
+    return f"{manifest.passages} passages of {manifest.corpus} ({', '.join(manifest.engines)})"
+
+
+def _details(folder: Path, manifest: Manifest) -> str:
+    libraries = ", ".join(f"{name} {release}" for name, release in sorted(manifest.libraries.items()))
+    rows = {
+        "index": str(folder),
+        "corpus": f"{manifest.corpus} (sha256 {manifest.corpus_sha256})",
+        "passages": str(manifest.passages),
+        "engines": ", ".join(manifest.engines),
+        "encoder": f"{manifest.encoder} ({manifest.dim} dimensions)" if manifest.encoder else "none",
+        "size": f"{manifest.size / 1e6:.1f} MB in {len(manifest.files)} files, all checksums right",
+        "built": f"{manifest.created:%Y-%m-%d %H:%M} UTC, format {manifest.format}, {libraries}",
+    }
+    return "\n".join(f"{name:9} {value}" for name, value in rows.items())

@@ -1,0 +1,28 @@
+"""Settings of search: which index or service answers, and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from local_search.bounds import MAX_K
+from mia.config import Section
+
+Mode = Literal["hybrid", "bm25", "dense"]
+
+
+class SearchConfig(Section):
+    """The section `[search]`."""
+
+    index: Path | None = Field(None, description="index folder (`mia index build`); empty: the bundled small corpus")
+    mode: Mode = Field("hybrid", description="ranking: hybrid, bm25 or dense; with a url, sent only if set")
+    k: int = Field(3, ge=1, le=MAX_K, description="passages for each query")
+    url: str = Field("", description="base URL of a running search service; empty: search in this process")
+
+    @field_validator("index", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        """Flags and environment variables can only say "not set" by an empty text."""
+        return None if value == "" else value
