@@ -1,0 +1,70 @@
+"""When two memories are the same, and which of them stays: the label-aware duplicate rule.
+
+    draft       twin of the same label        else a twin of another label
+    correct     the shorter workflow stays    incorrect: both stay; unjudged: the draft replaces it
+    incorrect   the newer one stays           correct: both stay; unjudged: the draft replaces it
+    unjudged    the newer one stays           correct or incorrect: the twin stays, the draft is dropped
+
+So a failure never replaces a success, a guess never replaces a verdict, and of one question one success and one failure
+stand side by side. Merging what is merely alike is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import numpy as np
+
+from memory_serve.ranking import Floats, best
+from memory_serve.vectors import OUTCOMES, Bucket
+from mia.types import Outcome
+
+Decision = tuple[Literal["stored", "replaced", "kept"], str]
+"""What becomes of a draft, and the id of the memory it replaces or yields to; no id when it is stored anew."""
+
+
+def twins(
+    bucket: Bucket, similarities: Floats, threshold: float, modality: str, captioned: bool, source_id: str
+) -> dict[Outcome, str]:
+    """The nearest memory of each outcome that is of the same question as a draft.
+
+    Args:
+        bucket: the n memories of the draft's bucket.
+        similarities: raw similarities of the draft to them, (n,).
+        threshold: similarity from which two questions are the same.
+        modality: the draft's modality.
+        captioned: whether the draft has a caption.
+        source_id: id of the draft's question.
+
+    Returns:
+        Ids by outcome; an outcome without twin is absent.
+    """
+    same = (similarities >= threshold) & (bucket.captioned == captioned)
+    if modality == "text-image" and not captioned:
+        # `Who is this?` asked of two pictures is not one question; without captions only the source can tell.
+        same &= np.fromiter((bool(s) and s == source_id for s in bucket.sources), np.bool_, len(bucket))
+    found: dict[Outcome, str] = {}
+    for outcome in OUTCOMES:
+        nearest = best(similarities, bucket.created, bucket.ids, same & bucket.having(outcome), 1)
+        if nearest:
+            found[outcome] = bucket.ids[nearest[0]]
+    return found
+
+
+def decide(outcome: Outcome, twins: Mapping[Outcome, str], shorter: Callable[[str], bool]) -> Decision:
+    """What to do with a draft.
+
+    Args:
+        outcome: how the draft's run was judged.
+        twins: ids of memories of the same question, by outcome.
+        shorter: whether the draft's workflow has fewer words than that of a memory.
+    """
+    judged = twins.get("correct") or twins.get("incorrect")
+    if outcome == "unjudged" and judged:
+        return "kept", judged
+    own = twins.get(outcome)
+    if own:
+        return ("kept", own) if outcome == "correct" and not shorter(own) else ("replaced", own)
+    unjudged = twins.get("unjudged")
+    return ("replaced", unjudged) if unjudged else ("stored", "")
