@@ -88,12 +88,13 @@ def run_ours(url: str, count: int, concurrency: int) -> None:
 
         async def one(number: int) -> None:
             question = Question(id=str(number), text="Which river flows through the capital of Austria?")
+            transcript = Transcript()
             episode = mia_episode(
-                Transcript(), question, driver.toolbox.specs, AGENT, 32768, time.monotonic, recall=False
+                transcript, question, driver.toolbox.specs, AGENT, 32768, time.monotonic, recall=False
             )
             execution = await driver.run(episode)
-            if execution.answer != "Danube":
-                raise AssertionError(f"episode {number} answered {execution.answer!r}")
+            if execution.answer != "Danube" or len(transcript.steps) != CALLS_PER_EPISODE:
+                raise AssertionError(f"episode {number}: {execution.answer!r} after {len(transcript.steps)} calls")
 
         await limited(count, concurrency, one)
         await chat.aclose()

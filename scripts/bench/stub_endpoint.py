@@ -18,7 +18,7 @@ ANSWER = "<think>The passage says so.</think>\n<answer>Danube</answer>"
 
 def reply(body: dict[str, Any]) -> dict[str, Any]:
     """The completion for a request: by grammar, or by native tool calls when the request declares tools."""
-    searched = any("Danube" in json.dumps(message) for message in body["messages"])
+    searched = any("lies on the Danube" in json.dumps(message) for message in body["messages"])
     message: dict[str, Any] = {"role": "assistant", "content": ANSWER if searched else CALL}
     if body.get("tools"):
         name, arguments = ("final_answer", {"answer": "Danube"}) if searched else ("search", {"query": "river Vienna"})
