@@ -19,7 +19,7 @@ from rich.text import Text as RichText
 from inference.config import RunConfig
 from inference.display import Display
 from inference.runs import Run, RunStore
-from mia.cli import parser, split_flags
+from mia.cli import parse, parser
 from mia.config import load
 from mia.errors import ConfigError, DataError
 from mia.paths import home
@@ -75,11 +75,7 @@ def _ask_parser() -> ArgumentParser:
 
 def ask(argv: Sequence[str]) -> int:
     """`mia ask`: exit code 0 when the run went through, 1 when it failed."""
-    made = _ask_parser()
-    args, rest = made.parse_known_args(argv)
-    flags, unknown = split_flags(rest)
-    if unknown:
-        made.error(f"unrecognized arguments: {' '.join(unknown)}")
+    args, flags = parse(_ask_parser(), argv)
     if not args.question.strip():
         raise DataError("the question is blank", remedy='write it in quotes: mia ask "Who …?"')
     for short, dotted in (("url", "models.default.url"), ("model", "models.default.model")):

@@ -20,7 +20,7 @@ from rich.text import Text as RichText
 
 from inference.cli import read_config
 from inference.config import RunConfig
-from mia.cli import parser, split_flags
+from mia.cli import parse, parser
 from mia.errors import MiaError
 from mia.paths import home
 from mia.types import Record, Role
@@ -57,10 +57,7 @@ def main(argv: Sequence[str]) -> int:
     )
     made.add_argument("--config", help="TOML file or profile name, as for `mia ask`")
     made.add_argument("--json", action="store_true", help="print JSON")
-    args, rest = made.parse_known_args(argv)
-    flags, unknown = split_flags(rest)
-    if unknown:
-        made.error(f"unrecognized arguments: {' '.join(unknown)}")
+    args, flags = parse(made, argv)
     checks = list(look(read_config(args.config, flags)))
     if args.json:
         print(json.dumps([check.model_dump() for check in checks], ensure_ascii=False, indent=1))

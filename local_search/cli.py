@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from local_search.config import SearchConfig
-from mia.cli import parser, split_flags
+from mia.cli import parse, parser
 from mia.config import Config, load
 from mia.errors import ConfigError
 
@@ -90,10 +90,7 @@ def serve(argv: Sequence[str]) -> int:
     args.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     args.add_argument("--port", type=int, default=8001, help="port to listen on; 0: any free one (default: 8001)")
     args.add_argument("--config", type=Path, metavar="FILE", help="TOML file with a section [search]")
-    given, rest = args.parse_known_args(argv)
-    flags, unknown = split_flags(rest)
-    if unknown:
-        args.error(f"unknown arguments: {' '.join(unknown)}")
+    given, flags = parse(args, argv)
     search = load(ServiceConfig, given.config, flags).search
     if search.url:
         raise ConfigError("search.url is set, but a service serves an index", remedy="set search.index instead of it")

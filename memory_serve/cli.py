@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from memory_serve.config import MemoryConfig
-from mia.cli import parser, split_flags
+from mia.cli import parse, parser
 from mia.config import Config, load
 from mia.errors import ConfigError, DataError
 
@@ -128,10 +128,7 @@ def stats(argv: Sequence[str]) -> int:
 
 def _parse(args: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, MemoryConfig]:
     args.add_argument("--config", type=Path, metavar="FILE", help="TOML file with a section [memory]")
-    given, rest = args.parse_known_args(argv)
-    flags, unknown = split_flags(rest)
-    if unknown:
-        args.error(f"unknown arguments: {' '.join(unknown)}")
+    given, flags = parse(args, argv)
     return given, load(MemoryVerbConfig, given.config, flags).memory
 
 

@@ -111,8 +111,11 @@ def parser(verb: str, description: str, examples: Sequence[str]) -> argparse.Arg
     )
 
 
-def split_flags(rest: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split what an argument parser left over into config flags (`--a.b VALUE`, `--a.b=VALUE`) and the remainder.
+def parse(made: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
+    """Parse a command line that also takes config flags (`--a.b VALUE`, `--a.b=VALUE`).
+
+    Returns:
+        The parsed options, and the config flags by dotted name.
 
     Raises:
         ConfigError: a config flag has no value.
@@ -120,15 +123,15 @@ def split_flags(rest: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     from mia.errors import ConfigError
 
     flags: dict[str, str] = {}
-    remainder: list[str] = []
-    words = iter(rest)
+    others: list[str] = []
+    words = iter(argv)
     for word in words:
         name, has_value, value = word[2:].partition("=")
-        if not word.startswith("--") or "." not in name:
-            remainder.append(word)
+        if not word.startswith("--") or "." not in name or " " in name:
+            others.append(word)
             continue
         given = value if has_value else next(words, None)
         if given is None:
             raise ConfigError(f"{word} needs a value", remedy=f"write {word} VALUE")
         flags[name.replace("-", "_")] = given
-    return flags, remainder
+    return made.parse_args(others), flags

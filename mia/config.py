@@ -22,6 +22,10 @@ from mia.types import Role
 ENV_PREFIX = "MIA__"
 
 
+SHARED_SECTIONS = {"models", "search", "memory", "agent", "judge", "runs"}
+"""Top-level names that some commands use and others do not: one file and one environment serve all commands."""
+
+
 class Section(BaseModel):
     """A part of the config: frozen, unknown keys forbidden."""
 
@@ -98,6 +102,7 @@ def load(kind: type[C], file: Path | None = None, flags: Mapping[str, Any] | Non
         ConfigError: the file is missing or no TOML, a key is unknown, or a value does not fit.
     """
     table = _read_toml(file) if file else {}
+    table = {name: value for name, value in table.items() if name in kind.model_fields or name not in SHARED_SECTIONS}
     _check_environment(kind)
 
     class Bound(kind):  # type: ignore[misc, valid-type]  # the file is known only now
@@ -156,10 +161,6 @@ def _check_environment(kind: type[Config]) -> None:
             section = name[len(ENV_PREFIX) :].split("__")[0].lower()
             if section not in known:
                 raise ConfigError(f"environment variable {name}: no section {section!r}{_did_you_mean(section, known)}")
-
-
-SHARED_SECTIONS = {"models", "search", "memory", "agent", "judge", "data_dir"}
-"""Sections that some commands have and others lack; an environment variable for them is never an error."""
 
 
 def _did_you_mean(word: str, known: Sequence[str] | set[str]) -> str:
