@@ -93,9 +93,8 @@ def _by_noun(rest: list[str]) -> str | None:
 
 def _by_shape(rest: list[str]) -> str:
     """`What is a fjord?` and the like ask for a definition; a name counts as one word."""
-    length = sum(
-        not (word[0].isupper() and before[0].isupper()) for before, word in zip(["a", *rest], rest, strict=False)
-    )
+    names = [word[0].isupper() for word in rest]
+    length = len(rest) - sum(a and b for a, b in itertools.pairwise(names))
     if len(rest) >= 2 and rest[0].lower() in _COPULA and (rest[1].lower() in ("a", "an") or length <= 3):
         return "definition"
     return "others"

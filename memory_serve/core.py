@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import numpy as np
 from pydantic import ValidationError
@@ -342,17 +343,19 @@ class MemoryCore:
         memory_id, modality, category, outcome, uses, successes, created, source_id, encoder, vector, caption = row
         if encoder != self._encoder:
             raise other_encoder(self._config, {encoder: 1}, self._encoder)
-        if outcome not in OUTCOMES:
-            raise damaged(self._config.path, f"memory {memory_id} has outcome {outcome!r}")
+        try:
+            age = datetime.fromisoformat(created) - _EPOCH
+        except (ValueError, TypeError) as error:
+            raise damaged(self._config.path, f"memory {memory_id} was created {created!r}") from error
         return Entry(
             id=memory_id,
             bucket=(modality, category),
-            outcome=outcome,
+            outcome=cast("Outcome", outcome),  # the file has a CHECK on it
             question=self._from_blob(memory_id, vector),
             caption=None if caption is None else self._from_blob(memory_id, caption),
             uses=int(uses),
             successes=int(successes),
-            created=(datetime.fromisoformat(created) - _EPOCH) // timedelta(microseconds=1),
+            created=age // timedelta(microseconds=1),
             source_id=source_id,
         )
 

@@ -1,4 +1,4 @@
-"""An encoder without a model, to test memories and agents with: words are hashed, order and meaning are lost."""
+"""An encoder without a model, to test memories and agents with: every word is a random direction, order is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from local_search.protocol import Vectors
 
 
 class HashEncoder:
-    """Counts of words by hash, normalised: texts that share words are alike, the same words give the same vector.
+    """Sum of the words' directions, normalised: texts that share words are alike, equal texts have equal vectors.
 
     Args:
         dim: length of the vectors.
@@ -30,9 +30,10 @@ class HashEncoder:
     def encode(self, texts: Sequence[str], kind: Literal["query", "passage"] = "query") -> Vectors:
         """See `Encoder`."""
         self.encoded += len(texts)
-        counts: Vectors = np.zeros((len(texts), self.dim), np.float32)
+        vectors = np.zeros((len(texts), self.dim))
         for row, text in enumerate(texts):
             for word in re.findall(r"\w+", text.lower()) or [text]:
-                counts[row, zlib.crc32(word.encode(), self._seed) % self.dim] += 1
-        vectors: Vectors = counts / np.linalg.norm(counts, axis=1, keepdims=True)
-        return vectors
+                seeds = (self._seed, zlib.crc32(word.encode()))
+                vectors[row] += np.random.default_rng(seeds).standard_normal(self.dim)
+        unit: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        return unit
