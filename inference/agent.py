@@ -24,8 +24,8 @@ from inference.transcript import Transcript
 from local_search.open import open_search
 from local_search.protocol import SearchBackend
 from memory_serve.open import open_memory
-from memory_serve.protocol import MemoryStore
-from memory_serve.workflow import draft
+from memory_serve.protocol import Added, MemoryStore
+from memory_serve.workflow import prepare
 from mia import __version__
 from mia.chat import ChatModel, open_chat
 from mia.errors import MiaError
@@ -33,6 +33,7 @@ from mia.paths import home
 from mia.types import Failure, Judgement, Question, Reference, Role, Trajectory
 
 INTERRUPTED = Failure(boundary="tool", code="interrupted", message="the run was interrupted", retryable=True)
+UNJUDGED = Judgement(correct=None, method="none")
 
 
 @dataclass
@@ -117,10 +118,7 @@ class Agent:
             watch(Degraded(failure=error.failure()))
         try:
             if self.memory is not None:
-                await self._credit(run, judgement)
-                (added,) = await self.memory.add(
-                    [await draft(self.config.memory, run, judgement, self.models["manager"])]
-                )
+                added = await self._remember(self.memory, run, judgement or UNJUDGED)
                 watch(Remembered(memory_id=added.id, action=added.action))
         except MiaError as error:
             degraded.append(error.failure())
@@ -134,15 +132,20 @@ class Agent:
             return Judgement(correct=False, method="none")
         return None
 
-    async def _credit(self, run: Run, judgement: Judgement | None) -> None:
-        if self.memory is not None and judgement is not None and judgement.correct is not None and run.recalled.ids:
-            await self.memory.credit(run.recalled.ids, judgement.correct)
+    async def _remember(self, memory: MemoryStore, run: Run, judgement: Judgement) -> Added:
+        """Credit the memories that were shown, if there is a verdict, and store the run."""
+        if judgement.correct is not None and run.recalled.ids:
+            await memory.credit(run.recalled.ids, judgement.correct)
+        drafted = await prepare(run, judgement, self.config.memory.summary, self.models["manager"])
+        (added,) = await memory.add([drafted])
+        return added
 
     async def aclose(self) -> None:
         """Close models, search and memory."""
-        closers = {id(model): model.aclose() for model in self.models.values()}
-        rest = [self.search.aclose()] + ([self.memory.aclose()] if self.memory is not None else [])
-        await asyncio.gather(*closers.values(), *rest)
+        distinct = {id(model): model for model in self.models.values()}
+        await asyncio.gather(self.search.aclose(), *(model.aclose() for model in distinct.values()))
+        if self.memory is not None:
+            await self.memory.aclose()
 
 
 def _ignore(_: Any) -> None:

@@ -29,6 +29,9 @@ class AgentConfig(Section):
     planner: Sampling = Sampling(max_tokens=1024)
     reflector: Sampling = Sampling(max_tokens=512)
     executor: Sampling = Sampling(max_tokens=1024, stop=("<tool_response>",))
+    answer: Sampling = Field(
+        Sampling(max_tokens=256), description="sampling of a final answer that had to be asked for"
+    )
     tool_format: Literal["grammar", "native"] = Field(
         "grammar", description="how the Executor calls tools; set from its endpoint", exclude=True
     )

@@ -100,12 +100,11 @@ def _packages() -> Iterator[Check]:
 
 
 def _models(config: RunConfig) -> Iterator[Check]:
-    roles: dict[str, list[str]] = {}
+    roles: dict[str, list[Role]] = {}
     for role in get_args(Role):
         roles.setdefault(config.models.of(role).model_dump_json(), []).append(role)
     for names in roles.values():
-        role: Role = names[0]  # type: ignore[assignment]  # the names are roles
-        endpoint = config.models.of(role)
+        endpoint = config.models.of(names[0])
         enables = f"roles {', '.join(names)}"
         if endpoint.api_key_env and not os.environ.get(endpoint.api_key_env):
             detail = f"{endpoint.url}: variable {endpoint.api_key_env} is empty"
@@ -148,7 +147,9 @@ def _index(config: RunConfig) -> Check:
         manifest = read_manifest(config.search.index)
     except MiaError as error:
         return Check(name="index", state="missing", detail=str(error), enables="search in your corpus")
-    return Check(name="index", state="ok", detail=f"{config.search.index}: {manifest.count} passages", enables="search")
+    return Check(
+        name="index", state="ok", detail=f"{config.search.index}: {manifest.passages} passages", enables="search"
+    )
 
 
 def _memory(config: RunConfig) -> Check:

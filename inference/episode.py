@@ -48,10 +48,10 @@ def mia_episode(
     if agent.plan:
         yield from _plan(transcript, question, tools, agent)
     opening = yield from _opening(transcript, question, tools, agent, budget)
-    execution = yield from executor_episode(transcript, opening, tools, agent, budget)
+    execution = yield from executor_episode(transcript, question, opening, tools, agent, budget)
     yield Announce(Answered(answer=execution.answer, stop_reason=execution.stop_reason))
     if agent.reflect:
-        execution = yield from _reflect(transcript, execution, tools, agent, budget)
+        execution = yield from _reflect(transcript, question, execution, tools, agent, budget)
     return execution
 
 
@@ -99,7 +99,12 @@ def task_text(question: Question, plan: Plan | None, tools: tuple[ToolSpec, ...]
 
 
 def _reflect(
-    transcript: Transcript, execution: Execution, tools: tuple[ToolSpec, ...], agent: AgentConfig, budget: Budget
+    transcript: Transcript,
+    question: Question,
+    execution: Execution,
+    tools: tuple[ToolSpec, ...],
+    agent: AgentConfig,
+    budget: Budget,
 ) -> Episode[Execution]:
     """One verdict; on yes, one supplementary plan and a second execution. Failures here keep the first answer."""
     try:
@@ -112,7 +117,7 @@ def _reflect(
         transcript.plans.append(plan)
         yield Announce(PlanMade(plan=plan))
         told = (user(prompt("executor/replan").render(plan=plan.text)),)
-        second = yield from executor_episode(transcript, told, tools, agent, budget)
+        second = yield from executor_episode(transcript, question, told, tools, agent, budget)
     except MiaError as error:
         yield from _degraded(transcript, error)
         return execution

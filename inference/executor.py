@@ -17,7 +17,7 @@ from inference.grammar import WANTED, Parsed, parse, split_thinking
 from inference.transcript import Transcript
 from mia.errors import ToolError
 from mia.prompts import Trusted, prompt
-from mia.types import Message, Observation, Reply, Step, StopReason, ToolCall, ToolSpec
+from mia.types import Message, Observation, Question, Reply, Step, StopReason, ToolCall, ToolSpec
 
 BYTES_PER_TOKEN = 3
 FORCE_TOKENS = 96
@@ -91,12 +91,18 @@ def describe(tools: tuple[ToolSpec, ...]) -> Trusted:
 
 
 def executor_episode(
-    transcript: Transcript, told: tuple[Message, ...], tools: tuple[ToolSpec, ...], agent: AgentConfig, budget: Budget
+    transcript: Transcript,
+    question: Question,
+    told: tuple[Message, ...],
+    tools: tuple[ToolSpec, ...],
+    agent: AgentConfig,
+    budget: Budget,
 ) -> Episode[Execution]:
     """Work until there is an answer.
 
     Args:
         transcript: filled with every step.
+        question: what is asked; repeated when the final answer is asked for.
         told: the messages that open (or, after a replan, reopen) the conversation.
         tools: the tools there are.
         agent: limits and sampling.
@@ -119,7 +125,7 @@ def executor_episode(
         told = yield from _respond(transcript, parsed, reply, agent, budget)
         reminders = 0 if parsed.calls else reminders + 1
         reason = "forced_reminders" if reminders > agent.max_reminders else budget.exhausted(told)
-    return (yield from _force(transcript, told, agent, budget, reason or "forced_calls"))
+    return (yield from _force(transcript, question, told, agent, reason or "forced_calls"))
 
 
 def _respond(
@@ -209,12 +215,16 @@ def label(call: ToolCall) -> str:
 
 
 def _force(
-    transcript: Transcript, told: tuple[Message, ...], agent: AgentConfig, budget: Budget, reason: StopReason
+    transcript: Transcript,
+    question: Question,
+    told: tuple[Message, ...],
+    agent: AgentConfig,
+    reason: StopReason,
 ) -> Episode[Execution]:
     """Ask for the final answer. Without tags, the whole reply after its thinking is the answer."""
     yield Announce(Noted(reason=f"final answer asked for: {REASONS[reason]}"))
-    ask = user(prompt("executor/force").render(reason=REASONS[reason]))
-    reply = yield from transcript.turn("executor", "answer", (*told, ask), agent.executor)
+    ask = user(prompt("executor/force").render(reason=REASONS[reason], question=question.text))
+    reply = yield from transcript.turn("executor", "answer", (*told, ask), agent.answer)
     parsed = parse(reply, turn=len(transcript.steps))
     if parsed.answer is not None:
         return Execution(parsed.answer, reason)

@@ -12,8 +12,10 @@ from inference.executor import Budget, Execution, clip, executor_episode, user
 from inference.transcript import Transcript
 from mia.chat.scripted import ScriptedChat
 from mia.errors import ModelError, ToolError
-from mia.types import MalformedCall, Message, Reply, Sampling, ToolCall, Usage
+from mia.types import MalformedCall, Message, Question, Reply, Sampling, ToolCall, Usage
 from tests.doubles import FixedSearch, call, driver, scripted
+
+QUESTION = Question(id="q", text="Which river flows through Vienna?")
 
 
 class Case:
@@ -37,7 +39,9 @@ class Case:
 
     async def run(self) -> Execution:
         made: Driver = driver(scripted(ScriptedChat(), self.chat), self.search)
-        episode = executor_episode(self.transcript, (user("task"),), made.toolbox.specs, self.agent, self.budget)
+        episode = executor_episode(
+            self.transcript, QUESTION, (user("task"),), made.toolbox.specs, self.agent, self.budget
+        )
         return await made.run(episode)
 
     def last_told(self) -> str:
@@ -102,7 +106,8 @@ async def test_prose_gets_a_bounded_number_of_reminders_then_one_forced_answer()
     assert await case.run() == Execution("The Danube flows through Vienna.", "forced_reminders")
     assert len(case.chat.history) == 4
     assert "No tool call and no answer was found" in case.chat.history[1][-1].text
-    assert "final answer now" in case.last_told()
+    assert "give the final answer" in case.last_told()
+    assert QUESTION.text in case.last_told()
 
 
 async def test_a_cut_reply_is_named_with_the_limit() -> None:
