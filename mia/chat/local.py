@@ -266,8 +266,8 @@ class _Engine:
                 code="context_length",
             )
         job.limit = min(job.sampling.max_tokens, self.context - len(job.prompt))
-        seed = job.sampling.seed
-        job.noise = torch.Generator(self.model.device).manual_seed(secrets.randbits(63) if seed is None else seed)
+        seed = secrets.randbits(63) if job.sampling.seed is None else job.sampling.seed % 2**63
+        job.noise = torch.Generator(self.model.device).manual_seed(seed)
         best = max(self.kept, key=lambda kept: _shared(kept[0], job.prompt), default=([], []))
         known = min(_shared(best[0], job.prompt), len(job.prompt) - 1)  # one token at least is read, for its logits
         for index, (keys, values) in enumerate(best[1] if known else ()):
@@ -323,12 +323,8 @@ class _Engine:
         self.kept = [kept for kept in self.kept if _shared(kept[0], read) < len(kept[0])] + [(read, layers)]
         while sum(len(old) for old, _ in self.kept) > self.context:  # bounds memory to one window of tokens
             self.kept.pop(0)
-        usage = Usage(
-            prompt_tokens=len(job.prompt),
-            completion_tokens=len(job.ids),
-            calls=1,
-            seconds=time.perf_counter() - job.started,
-        )
+        counts, seconds = (len(job.prompt), len(job.ids)), time.perf_counter() - job.started
+        usage = Usage(prompt_tokens=counts[0], completion_tokens=counts[1], calls=1, seconds=seconds)
         mask = (True,) * len(job.ids)
         tokens = TokenRecord(prompt_ids=job.prompt, completion_ids=job.ids, sampled_mask=mask, logprobs=job.logprobs)
         job.settle(Reply(text=outcome[0], finish_reason=outcome[1], usage=usage, model=self.name, tokens=tokens))
@@ -340,9 +336,11 @@ class _Engine:
             return self._decoded(job.ids[:-1]), "stop"
         stops = [stop for stop in job.sampling.stop if stop]
         reach = max((len(stop.encode()) for stop in stops), default=0) + 8  # a token is a byte or more
-        if any(stop in self._decoded(job.ids[-reach:]) for stop in stops):
+        if any(stop in self._decoded(job.ids[-reach:]) for stop in stops):  # cheap; the whole text decides
             text = self._decoded(job.ids)
-            return text[: min(text.find(stop) for stop in stops if stop in text)], "stop"
+            cuts = [text.index(stop) for stop in stops if stop in text]
+            if cuts:
+                return text[: min(cuts)], "stop"
         return (self._decoded(job.ids), "length") if len(job.ids) >= job.limit else None
 
     def _decoded(self, ids: list[int]) -> str:
