@@ -113,6 +113,7 @@ def _run(search: SearchConfig, host: str, port: int) -> None:
         with bar() as step:
             engine = SearchEngine.open(search.index or bundled_index(step), search.mode)
         engine.warm()
+        listener.listen()  # whoever reads the next line may connect at once
         address = f"http://{host}:{listener.getsockname()[1]}"
         print(f"serving {_summary(engine.manifest)} at {address} ({search.mode})", file=sys.stderr, flush=True)
         server: Any = uvicorn.Server(uvicorn.Config(create_app(engine, search.k), log_level="warning"))
@@ -127,8 +128,8 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, kind)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}", remedy="give another --host or --port") from error
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}: {error}", remedy="give another --host") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)

@@ -78,7 +78,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         with path.open("rb") as raw:
             lines = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == _GZIP else raw
             for number, line in enumerate(lines, 1):
-                bare = line.removeprefix(_BOM) if number == 1 else line
+                bare = (line.removeprefix(_BOM) if number == 1 else line).rstrip(b"\r\n")
                 if bare.strip():
                     yield number, bare
     except (OSError, EOFError, zlib.error) as error:
@@ -93,7 +93,7 @@ def _row(path: Path, number: int, line: bytes) -> Row:
     except UnicodeDecodeError as error:
         raise _broken(path, number, f"byte {error.start + 1} is not UTF-8 ({error.reason})") from error
     except json.JSONDecodeError as error:
-        raise _broken(path, number, f"not JSON: {error.msg} at column {error.colno}") from error
+        raise _broken(path, number, f"not JSON: {error.msg} (column {error.colno})") from error
     except (ValueError, RecursionError) as error:  # numbers and nestings beyond what Python reads
         raise _broken(path, number, f"not usable JSON: {error}") from error
     if not isinstance(value, dict):
