@@ -30,7 +30,7 @@ from mia import __version__
 from mia.chat import ChatModel, open_chat
 from mia.errors import MiaError
 from mia.paths import home
-from mia.types import Failure, Judgement, Question, Reference, Role, Trajectory
+from mia.types import Failure, Judgement, Question, Reference, Role
 
 INTERRUPTED = Failure(boundary="tool", code="interrupted", message="the run was interrupted", retryable=True)
 UNJUDGED = Judgement(correct=None, method="none")
@@ -91,18 +91,21 @@ class Agent:
         episode = mia_episode(
             transcript, question, tools, self._agent, context, time.monotonic, recall=self.memory is not None
         )
-        outcome: Execution | Failure = INTERRUPTED
+
+        def record(outcome: Execution | Failure) -> Run:
+            return _record(run_id, question, transcript, outcome, time.monotonic() - started)
+
         try:
-            outcome = await self._driver.run(episode, watch)
+            run = record(await self._driver.run(episode, watch))
         except MiaError as error:
-            outcome = error.failure()
-        finally:
-            trajectory = _trajectory(run_id, question, transcript, outcome, time.monotonic() - started)
-            run = Run(**_fields(trajectory), version=__version__)
-            self.runs.save(run)
+            run = record(error.failure())
+        except asyncio.CancelledError:
+            self.runs.save(record(INTERRUPTED))
+            raise
+        await asyncio.to_thread(self.runs.save, run)
         if run.failure is None:
             run = await self._follow_up(run, reference, watch or _ignore)
-            self.runs.save(run)
+            await asyncio.to_thread(self.runs.save, run)
         return run
 
     async def _follow_up(self, run: Run, reference: Reference | None, watch: Watch) -> Run:
@@ -152,16 +155,13 @@ def _ignore(_: Any) -> None:
     """Watch nothing."""
 
 
-def _fields(trajectory: Trajectory) -> dict[str, Any]:
-    return {name: getattr(trajectory, name) for name in Trajectory.model_fields}
-
-
-def _trajectory(
+def _record(
     run_id: str, question: Question, transcript: Transcript, outcome: Execution | Failure, seconds: float
-) -> Trajectory:
+) -> Run:
     """The record of a run, whole or broken off."""
-    return Trajectory(
+    return Run(
         id=run_id,
+        version=__version__,
         question=question,
         recalled=transcript.recalled,
         plans=tuple(transcript.plans),

@@ -46,11 +46,14 @@ class JudgeConfig(Section):
 
 
 class RunConfig(Config):
-    """The whole config of `mia ask` and of every command that runs the agent."""
+    """The whole config of `mia ask` and of every command that runs the agent.
 
-    models: Models = Models()
-    search: SearchConfig = SearchConfig()
-    memory: MemoryConfig = MemoryConfig()
-    agent: AgentConfig = AgentConfig()
-    judge: JudgeConfig = JudgeConfig()
+    Sections are made when a config is read, not when this module is: paths depend on the environment.
+    """
+
+    models: Models = Field(default_factory=Models)
+    search: SearchConfig = Field(default_factory=SearchConfig)
+    memory: MemoryConfig = Field(default_factory=MemoryConfig)
+    agent: AgentConfig = Field(default_factory=AgentConfig)
+    judge: JudgeConfig = Field(default_factory=JudgeConfig)
     runs: Path | None = Field(None, description="folder of the trajectories; empty: `runs` in $MIA_HOME")

@@ -92,11 +92,9 @@ class Display:
         if ordered:
             self._line("sources", "; ".join(ordered[:5]), "blue")
 
-    def failure(self, failure: Failure, remedy: str = "") -> None:
+    def failure(self, failure: Failure) -> None:
         """Print why a run failed."""
         self._failure("failed", failure)
-        if remedy:
-            self._line("remedy", remedy, "yellow")
 
     def _line(self, head: str, text: str, style: str) -> None:
         self._console.print(f"[{style}]{head:>10}[/]  ", end="")
@@ -142,6 +140,8 @@ class Display:
 
     def _failure(self, head: str, failure: Failure) -> None:
         self._line(head, f"{failure.boundary}/{failure.code}: {failure.message}", "red")
+        if failure.remedy:
+            self._line("remedy", failure.remedy, "yellow")
 
     def _judgement(self, judgement: Judgement) -> None:
         score = "" if judgement.score is None else f", score {judgement.score:.2f}"

@@ -175,7 +175,7 @@ def run_calls(
     failures = [obs.failure for obs in observations if obs.failure is not None]
     if failures and len(failures) == len(observations):
         first = failures[0]
-        raise ToolError(first.message, code=first.code, retryable=first.retryable)
+        raise ToolError(first.message, remedy=first.remedy, code=first.code, retryable=first.retryable)
     transcript.degraded.extend(failures)
     return observations
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from pydantic import Field
+
 from memory_serve.config import MemoryConfig
 from mia.cli import parse, parser
 from mia.config import Config, load
@@ -28,7 +30,7 @@ _QUESTION_WIDTH = 60
 class MemoryVerbConfig(Config):
     """Config of the memory verbs."""
 
-    memory: MemoryConfig = MemoryConfig()
+    memory: MemoryConfig = Field(default_factory=MemoryConfig)  # its path depends on the environment
 
 
 def serve(argv: Sequence[str]) -> int:

@@ -51,7 +51,13 @@ class MiaError(Exception):
 
     def failure(self) -> Failure:
         """The record of this error."""
-        return Failure(boundary=self.boundary, code=self.code, message=self.message, retryable=self.retryable)
+        return Failure(
+            boundary=self.boundary,
+            code=self.code,
+            message=self.message,
+            remedy=self.remedy,
+            retryable=self.retryable,
+        )
 
 
 class ConfigError(MiaError):

@@ -200,6 +200,7 @@ class Failure(Record):
     boundary: Boundary
     code: str
     message: Text
+    remedy: Text = ""
     retryable: bool = False
 
 

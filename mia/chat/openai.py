@@ -77,7 +77,7 @@ class OpenAIChat:
 
     def _model_error(self, error: openai.OpenAIError) -> ModelError:
         where = f"{self._endpoint.url} (model {self.name or 'unset'})"
-        if isinstance(error, openai.APITimeoutError):
+        if _timed_out(error):
             return ModelError(
                 f"{where} did not answer within {self._endpoint.timeout_s:g} s",
                 remedy="raise timeout_s or look at the load of the endpoint",
@@ -146,6 +146,16 @@ def _usage(counts: Any, seconds: float) -> Usage:
 
 def _count(value: Any) -> int:
     return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _timed_out(error: BaseException) -> bool:
+    """Whether time ran out. The aiohttp transport reports a refused connection as a time-out too; its cause tells."""
+    cause: BaseException | None = error
+    while cause is not None and isinstance(error, openai.APITimeoutError):
+        if isinstance(cause, OSError):
+            return isinstance(cause, TimeoutError)
+        cause = cause.__cause__
+    return isinstance(error, openai.APITimeoutError)
 
 
 def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
