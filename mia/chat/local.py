@@ -94,7 +94,7 @@ class LocalChat:
         """Fail what is still waiting, stop the worker and free the model."""
         with self._lock:
             self._closed = True
-            for job in self._jobs:
+            for job in tuple(self._jobs):
                 job.settle(ModelError(f"{self.name} was closed", remedy="await replies before closing", code="closed"))
         self._queue.put(None)
         if self._worker is not None:
@@ -102,21 +102,24 @@ class LocalChat:
         self._engine = None
 
     def _work(self) -> None:
-        while jobs := self._take():
-            failed = ModelError(f"the worker of {self.name} died", remedy="its traceback is on stderr")
-            try:
-                if self._engine is None:
-                    place = self._checkpoint or str(embedded.ensure())
-                    self._engine = _Engine(place, self.name, self.context, self._options)
-                    self.context = self._engine.context
-                self._engine.run(jobs)
-            except ModelError as error:
-                failed = error
-            except (RuntimeError, ValueError, TypeError, KeyError, OSError, ImportError) as error:
-                failed = _explained(self.name, error)
-            finally:
-                for job in jobs:  # whatever happened, nobody waits for ever
-                    job.settle(failed)
+        try:
+            while jobs := self._take():
+                self._serve(jobs)
+        finally:  # whatever ended the worker, nobody waits for ever
+            for job in tuple(self._jobs):
+                job.settle(ModelError(f"the worker of {self.name} died", remedy="its traceback is on stderr"))
+
+    def _serve(self, jobs: Sequence[_Job]) -> None:
+        try:
+            if self._engine is None:
+                place = self._checkpoint or str(embedded.ensure())
+                self._engine = _Engine(place, self.name, self.context, self._options)
+                self.context = self._engine.context
+            self._engine.run(jobs)
+        except (ModelError, RuntimeError, ValueError, TypeError, KeyError, OSError, ImportError) as error:
+            failed = error if isinstance(error, ModelError) else _explained(self.name, error)
+            for job in jobs:
+                job.settle(failed)
 
     def _take(self) -> list[_Job]:
         """The jobs of the next batch, none when closed. Calls made together arrive within milliseconds."""
@@ -192,8 +195,8 @@ class _Engine:
         finally:
             if bars:
                 logging.enable_progress_bar()
+        why = "carries a state instead of attention" if self.model._is_stateful else "has no chat template"
         if self.model._is_stateful or not self.tokenizer.chat_template:
-            why = "carries a state instead of attention" if self.model._is_stateful else "has no chat template"
             raise ModelError(f"{checkpoint} {why}", remedy="serve it with vLLM and use its url", code="unsupported")
         if device == "cpu":
             # The matrix library reads a weight 1.6 times as fast for one token when it lies input-major.

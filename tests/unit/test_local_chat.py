@@ -90,7 +90,7 @@ def greedy_ids(folder: Path, messages: list[Message], count: int) -> list[int]:
         out = model.generate(
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, do_sample=False, pad_token_id=0
         )
-    return out[0, prompt.shape[1] :].tolist()
+    return [int(token) for token in out[0, prompt.shape[1] :]]
 
 
 async def test_a_batch_writes_what_transformers_writes_one_by_one(chat: LocalChat, tiny: Path) -> None:
@@ -287,8 +287,8 @@ async def test_what_cannot_be_done_is_refused(chat: LocalChat) -> None:
     tool = ToolSpec(name="search", description="", parameters={})
     with pytest.raises(ModelError, match="native"):
         await chat.generate(user("?"), Sampling(), [tool])
+    called = Message(role="assistant", text="", tool_calls=(ToolCall(id="1", name="search"),))
     with pytest.raises(ModelError, match="native"):
-        called = Message(role="assistant", text="", tool_calls=(ToolCall(id="1", name="search"),))
         await chat.generate([*user("?"), called], Sampling())
     with pytest.raises(ModelError) as refused:
         await chat.generate([Message(role="tool", text="result")], Sampling())
