@@ -135,3 +135,7 @@ def parse(made: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.
             raise ConfigError(f"{word} needs a value", remedy=f"write {word} VALUE")
         flags[name.replace("-", "_")] = given
     return made.parse_args(others), flags
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,13 @@
-"""Test doubles of the public Protocols: a search with fixed passages, and a driver put together of doubles."""
+"""Test doubles: a search with fixed passages, a driver put together of doubles, a chat endpoint on loopback."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from inference.driver import Driver
 from inference.tools import SearchTool, ToolBox
@@ -61,3 +66,39 @@ def driver(
 ) -> Driver:
     """A driver over doubles, with the search tool and three passages a search."""
     return Driver(models, ToolBox([SearchTool(search or FixedSearch(), 3)]), memory)
+
+
+@contextmanager
+def chat_endpoint(answer: Callable[[list[dict[str, Any]]], str]) -> Iterator[str]:
+    """An OpenAI-compatible endpoint on loopback that answers a conversation by a function; yields its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._send({"object": "list", "data": [{"id": "stub-model", "object": "model"}]})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            message = {"role": "assistant", "content": answer(body["messages"])}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            self._send({"id": "x", "model": body["model"], "choices": [choice]})
+
+        def _send(self, body: dict[str, Any]) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Keep the test output clean."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

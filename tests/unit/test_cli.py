@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,49 +12,25 @@ import pytest
 from inference.cli import read_config, read_image
 from mia.cli import main
 from mia.errors import ConfigError, DataError
+from tests.doubles import chat_endpoint
 
 
-class StubEndpoint(BaseHTTPRequestHandler):
-    """An OpenAI-compatible endpoint with a fixed script: plan, search, answer, no replan."""
-
-    def do_GET(self) -> None:
-        self._send({"object": "list", "data": [{"id": "stub-model", "object": "model"}]})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        text = body["messages"][-1]["content"]
-        if "Plan:" in text:
-            reply = "1. Find the capital.\n2. Find its river."
-        elif "another round" in text:
-            reply = "no, supported"
-        elif "<tool_response>" in text:
-            reply = "<answer>Danube</answer>"
-        else:
-            reply = '<tool_call>{"name": "search", "arguments": {"query": "river of [Vienna]"}}</tool_call>'
-        choice = {"index": 0, "message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}
-        self._send({"id": "x", "model": body["model"], "choices": [choice]})
-
-    def _send(self, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep the test output clean."""
+def answer(messages: list[dict[str, Any]]) -> str:
+    """A fixed script: plan, search, answer, no replan."""
+    text = messages[-1]["content"]
+    if "Plan:" in text:
+        return "1. Find the capital.\n2. Find its river."
+    if "another round" in text:
+        return "no, supported"
+    if "<tool_response>" in text:
+        return "<answer>Danube</answer>"
+    return '<tool_call>{"name": "search", "arguments": {"query": "river of [Vienna]"}}</tool_call>'
 
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), StubEndpoint)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with chat_endpoint(answer) as url:
+        yield url
 
 
 CORPUS = [
@@ -93,7 +67,7 @@ def test_ask_prints_every_stage_and_show_prints_it_again(
 
     assert main(["show", run_id]) == 0
     again = capsys.readouterr().out
-    for part in (question, "1. Find the capital.", '"river of [Vienna]"', "answer  Danube", "5 model calls"[1:]):
+    for part in (question, "1. Find the capital.", '"river of [Vienna]"', "answer  Danube", "4 model calls"):
         assert part in again
 
     assert main(["show", "last", "--json"]) == 0
