@@ -58,7 +58,7 @@ class OpenAIChat:
         try:
             # The typed `chat.completions.create` spends more time on checking types than on everything else together.
             completion = await self._client.post("/chat/completions", cast_to=object, body=body)
-        except openai.OpenAIError as error:
+        except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is no JSON
             raise self._model_error(error) from error
         return self._reply(completion, time.perf_counter() - started)
 
@@ -68,14 +68,15 @@ class OpenAIChat:
 
     async def _first_model(self) -> str:
         try:
-            page = await self._client.models.list()
-        except openai.OpenAIError as error:
+            page = await self._client.get("/models", cast_to=object)
+        except (openai.OpenAIError, ValueError) as error:
             raise self._model_error(error) from error
-        if not page.data:
+        name = _text(_field(_first(_field(page, "data")), "id"))
+        if not name:
             raise ModelError(f"{self._endpoint.url} lists no model", remedy="set `model` of the endpoint")
-        return page.data[0].id
+        return name
 
-    def _model_error(self, error: openai.OpenAIError) -> ModelError:
+    def _model_error(self, error: openai.OpenAIError | ValueError) -> ModelError:
         where = f"{self._endpoint.url} (model {self.name or 'unset'})"
         if _timed_out(error):
             return ModelError(
@@ -99,7 +100,8 @@ class OpenAIChat:
                 code=f"http_{error.status_code}",
                 retryable=retryable,
             )
-        return ModelError(f"{where}: {error}", remedy="check that the endpoint speaks the OpenAI chat protocol")
+        remedy = "check that the endpoint speaks the OpenAI chat protocol"
+        return ModelError(f"{where}: {error}", remedy=remedy, code="bad_answer")
 
     def _reply(self, completion: Any, seconds: float) -> Reply:
         choice = _first(_field(completion, "choices"))
@@ -111,7 +113,7 @@ class OpenAIChat:
                 code="no_choice",
                 retryable=True,
             )
-        calls, malformed = _native_calls(message.get("tool_calls") or ())
+        calls, malformed = _native_calls(message.get("tool_calls"))
         reason = _field(choice, "finish_reason")
         return Reply(
             text=_text(message.get("content")),
@@ -194,10 +196,10 @@ def to_wire(message: Message) -> dict[str, Any]:
     return wire
 
 
-def _native_calls(raw: Sequence[Any]) -> tuple[tuple[ToolCall, ...], tuple[MalformedCall, ...]]:
+def _native_calls(raw: Any) -> tuple[tuple[ToolCall, ...], tuple[MalformedCall, ...]]:
     calls: list[ToolCall] = []
     malformed: list[MalformedCall] = []
-    for index, item in enumerate(raw):
+    for index, item in enumerate(raw if isinstance(raw, list) else [raw] if raw else []):
         call_id = _text(_field(item, "id")) or f"call_{index}"
         function = _field(item, "function")
         name, arguments = _field(function, "name"), _field(function, "arguments")
