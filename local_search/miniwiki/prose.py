@@ -67,6 +67,8 @@ def slots(world: World, entity: Entity) -> dict[str, str]:
     for column, value in entity.cells.items():
         filled[column] = value
         filled[f"the_{column}"] = entity.prose[column]
+    if "born" in filled:
+        filled["birth"] = f"on {filled['birthdate']}" if "birthdate" in filled else f"in {filled['born']}"
     for (kind, slot), (sources, most) in LISTS.items():
         if kind == entity.kind:
             found = [f for source, column in sources for f in world.referrers(source, column, entity.title)][:most]
