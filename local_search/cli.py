@@ -91,6 +91,8 @@ def serve(argv: Sequence[str]) -> int:
     args.add_argument("--port", type=int, default=8001, help="port to listen on; 0: any free one (default: 8001)")
     args.add_argument("--config", type=Path, metavar="FILE", help="TOML file with a section [search]")
     given, flags = parse(args, argv)
+    if not 0 <= given.port <= 65535:
+        raise ConfigError(f"cannot listen on port {given.port}", remedy="give a --port from 0 to 65535")
     search = load(ServiceConfig, given.config, flags).search
     if search.url:
         raise ConfigError("search.url is set, but a service serves an index", remedy="set search.index instead of it")

@@ -91,19 +91,30 @@ def read_manifest(folder: Path, full: bool = False) -> Manifest:
 
     Raises:
         DataError: there is no index (code `no_index`), it is unfinished or damaged (`damaged_index`) or of a newer
-            format (`newer_index`).
+            format (`newer_index`), or its files may not be read (`unreadable_index`).
     """
-    manifest = _parsed(folder)
-    check_sums = full or manifest.size <= QUICK_BYTES
-    for name, stamp in manifest.files.items():
-        file = folder / name
-        if not file.is_file():
-            raise _damaged(folder, f"{name} is missing")
-        if file.stat().st_size != stamp.bytes:
-            raise _damaged(folder, f"{name} has {file.stat().st_size} bytes, not {stamp.bytes}")
-        if check_sums and digest(file) != stamp.sha256:
-            raise _damaged(folder, f"{name} has another checksum than when it was written")
+    try:
+        manifest = _parsed(folder)
+        check_sums = full or manifest.size <= QUICK_BYTES
+        for name, stamp in manifest.files.items():
+            _check(folder, name, stamp, check_sums)
+    except OSError as error:
+        raise DataError(
+            f"index {folder} cannot be read: {error.filename or ''} {error.strerror or error}",
+            remedy="check the permissions of the index",
+            code="unreadable_index",
+        ) from error
     return manifest
+
+
+def _check(folder: Path, name: str, stamp: Stamp, check_sum: bool) -> None:
+    file = folder / name
+    if not file.is_file():
+        raise _damaged(folder, f"{name} is missing")
+    if file.stat().st_size != stamp.bytes:
+        raise _damaged(folder, f"{name} has {file.stat().st_size} bytes, not {stamp.bytes}")
+    if check_sum and digest(file) != stamp.sha256:
+        raise _damaged(folder, f"{name} has another checksum than when it was written")
 
 
 def _parsed(folder: Path) -> Manifest:

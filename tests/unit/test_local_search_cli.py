@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from local_search.config import SearchConfig
 from local_search.index import Manifest
 from mia.cli import main
 
@@ -124,3 +125,8 @@ def test_serve_refuses_a_missing_index(tmp_path: Path, capsys: pytest.CaptureFix
     config.write_text(f"[search]\nindex = {json.dumps(str(tmp_path / 'none'))}\nmode = 'bm25'\n")
     assert main(["serve", "search", "--config", str(config), "--port", "0"]) == 1
     assert "error (data/no_index)" in capsys.readouterr().err
+
+
+def test_index_of_an_empty_flag_or_variable_is_the_bundled_one() -> None:
+    assert SearchConfig.model_validate({"index": ""}).index is None
+    assert SearchConfig.model_validate({"index": "a/b"}).index == Path("a/b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Sequence
@@ -12,10 +13,13 @@ import numpy as np
 import pytest
 
 from local_search.build import build_index
+from local_search.config import SearchConfig
 from local_search.engine import SearchEngine
-from local_search.index import MANIFEST, Manifest, read_manifest
+from local_search.index import MANIFEST, Manifest, publish, read_manifest
+from local_search.open import bundled_index, open_search
 from local_search.protocol import Vectors
 from mia.errors import DataError
+from mia.paths import home
 
 ROWS = [("0", "apple pie"), ("1", "pear tart"), ("2", "plum cake")]
 
@@ -211,6 +215,14 @@ def test_damaged_manifest_is_refused_and_can_be_forced(tmp_path: Path, index: Pa
     assert read_manifest(index).passages == 3
 
 
+def test_unreadable_manifest_is_refused(index: Path) -> None:
+    (index / MANIFEST).unlink()
+    (index / MANIFEST).mkdir()  # stands for a file without permission, which root could read
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        SearchEngine.open(index, encoder=Letters())
+    assert caught.value.code == "unreadable_index"
+
+
 def test_newer_format_is_refused_whatever_else_it_says(index: Path) -> None:
     (index / MANIFEST).write_text('{"format": 99, "shards": ["a"]}')
     _refused(index, "newer_index", "format 99")
@@ -232,3 +244,31 @@ def test_index_of_another_encoder_is_refused(index: Path) -> None:
     with pytest.raises(DataError, match="encoder letters, not other") as caught:
         SearchEngine.open(index, encoder=Other())
     assert caught.value.code == "other_encoder"
+
+
+def test_bundled_corpus_is_indexed_once_and_again_when_damaged() -> None:
+    told: list[str] = []
+    folder = bundled_index(lambda stage, done, total: told.append(stage), Letters())
+    assert folder.parent == home() / "index"
+    assert read_manifest(folder, full=True).engines == ("bm25", "dense")
+    assert {"bm25", "dense"} <= set(told)
+    told.clear()
+    assert bundled_index(lambda stage, done, total: told.append(stage), Letters()) == folder
+    assert told == []
+    (folder / "passages.jsonl").write_bytes(b"")
+    backend = open_search(SearchConfig(), lambda stage, done, total: told.append(stage), Letters())
+    assert "dense" in told
+    [hits] = asyncio.run(backend.search(["What is the capital of Austria?"], 5))
+    assert len(hits) == 5
+
+
+def test_index_that_cannot_be_moved_into_place_leaves_the_old_one(tmp_path: Path, index: Path) -> None:
+    """The place of the new index lies within the staged one, where the system refuses to move it."""
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    old = index.rename(staging / "old")
+    other = read_manifest(old).model_copy(update={"corpus_sha256": "0"})
+    with pytest.raises(OSError, match="Invalid argument"):
+        publish(staging, old, other)
+    assert read_manifest(old, full=True).passages == 3
+    assert sorted(p.name for p in staging.iterdir()) == [MANIFEST, "old"]
