@@ -78,7 +78,7 @@ def ensure(progress: bool = True) -> Path:
     Raises:
         ModelError: neither source can be reached, the download is damaged, or a package to read it is missing.
     """
-    return folder() if present() else _fetch(progress)
+    return folder() if present() else _fetch(progress, replace=False)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,13 +90,13 @@ def main(argv: Sequence[str]) -> int:
     args_parser.add_argument("--force", action="store_true", help="fetch even if it is there, and replace it")
     args_parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
     args = args_parser.parse_args(argv)
-    place = _fetch(progress=True) if args.force else ensure()
+    place = _fetch(progress=True, replace=True) if args.force else ensure()
     manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
     print(json.dumps({"folder": str(place), **manifest}) if args.json else place)
     return 0
 
 
-def _fetch(progress: bool) -> Path:
+def _fetch(progress: bool, replace: bool) -> Path:
     """Build the model in a temporary sibling and rename it: others see all of it or nothing."""
     place = folder()
     try:
@@ -105,11 +105,11 @@ def _fetch(progress: bool) -> Path:
             made = Path(scratch) / "made"
             made.mkdir()
             _fill(made, Path(scratch), progress)
-            if place.exists():
+            if place.exists() and (replace or not present()):
                 place.rename(Path(scratch) / "old")
             made.rename(place)
     except OSError as error:
-        if not present():  # else another process was faster, with the same content
+        if replace or not present():  # else another process was faster
             raise ModelError(
                 f"the embedded model cannot be kept in {place}: {error}",
                 remedy="make the folder writable, or set MIA_CACHE to one that is",
