@@ -57,7 +57,7 @@ def scripted(planner: ScriptedChat, executor: ScriptedChat, **others: ScriptedCh
     """Models by role; roles that are not given fail when used."""
     models: dict[Role, ScriptedChat] = {"planner": planner, "executor": executor}
     for role in ("manager", "judge", "router"):
-        models[role] = others.get(role, ScriptedChat())  # type: ignore[index]  # the names are roles
+        models[role] = others.get(role, ScriptedChat())
     return models
 
 

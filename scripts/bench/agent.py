@@ -205,8 +205,8 @@ def main() -> int:
         return 0
     table = Table("loop", "delay ms", "at once", "episodes", "CPU ms / model call", "episodes / s", "RSS MB")
     for row in rows[:-1]:
-        figures = [f"{row['cpu_ms_per_call']:.2f}", f"{row['episodes_per_s']:.0f}", f"{row['rss_mb']:.0f}"]
-        table.add_row(row["loop"], str(row["delay_ms"]), str(row["at_once"]), str(row["episodes"]), *figures)
+        cells = [f"{row['cpu_ms_per_call']:.2f}", f"{row['episodes_per_s']:.0f}", f"{row['rss_mb']:.0f}"]
+        table.add_row(row["loop"], str(row["delay_ms"]), str(row["at_once"]), str(row["episodes"]), *cells)
     Console().print(table)
     for name, values in rows[-1].items():
         print(f"{name} (RSS after each of {len(values)} rounds of 1,000 episodes): {[round(v) for v in values]}")
