@@ -154,6 +154,8 @@ def _with_store(config: MemoryConfig, work: Callable[[MemoryStore], Awaitable[T]
 
 def _listening(host: str, port: int) -> socket.socket:
     """A bound socket: an occupied port is told before the memory is loaded."""
+    if not 0 <= port <= 65535:  # the system would take it modulo 65536
+        raise ConfigError(f"--port {port} is no port", remedy="give a port from 0 to 65535")
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, kind)
@@ -163,7 +165,7 @@ def _listening(host: str, port: int) -> socket.socket:
         except OSError:
             listener.close()
             raise
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}", remedy="give another --host or --port") from error
     return listener
 

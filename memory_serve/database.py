@@ -8,6 +8,7 @@ not known here.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,7 +108,7 @@ class Database:
         with self._faults():
             self._connection = sqlite3.connect(path, timeout=busy_s, isolation_level=None)
             try:
-                self._prepare(synchronous)
+                self._prepare(synchronous, busy_s)
             except BaseException:
                 self._connection.close()
                 raise
@@ -150,9 +151,9 @@ class Database:
         except sqlite3.Error as error:
             raise store_error(self.path, error) from error
 
-    def _prepare(self, synchronous: str) -> None:
+    def _prepare(self, synchronous: str, busy_s: float) -> None:
         self._refuse_foreign()
-        (mode,) = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        mode = self._switch_to_log(busy_s)
         if mode != "wal":
             raise MemoryStoreError(
                 f"{self.path}: the file system does not support a write-ahead log (journal mode stays {mode})",
@@ -165,6 +166,22 @@ class Database:
         if found != ["ok"]:
             raise damaged(self.path, "; ".join(found))
         self._migrate()
+
+    def _switch_to_log(self, busy_s: float) -> str:
+        """Turn the write-ahead log on; returns the journal mode that the file has now.
+
+        Of several programs that open a new file at once, SQLite tells all but one that it is locked, at once and
+        without the wait that every other statement gets; so the wait is here.
+        """
+        deadline = time.monotonic() + busy_s
+        while True:
+            try:
+                (mode,) = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                return str(mode)
+            except sqlite3.OperationalError as error:
+                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
     def _refuse_foreign(self) -> None:
         """Before anything is changed: the file must be empty or ours, and not newer than this program."""

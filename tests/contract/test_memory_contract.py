@@ -202,7 +202,7 @@ async def test_one_result_for_each_draft_in_order(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"workflow": " \n"}, {"question": "\t"}])
-async def test_a_blank_draft_refuses_the_batch(store: MemoryStore, fields: dict[str, str]) -> None:
+async def test_a_blank_draft_refuses_the_batch(store: MemoryStore, fields: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=f"draft 1 has a blank {next(iter(fields))}"):
         await store.add([draft("Vienna"), draft("Graz", **fields)])
     assert (await store.stats()).memories == 0

@@ -43,8 +43,13 @@ asyncio.run(main())
 """
 
 
+def moment(chance: random.Random) -> int:
+    """After how many acknowledged writes (each memory is stored, then credited) to kill."""
+    return chance.randrange(1, 2 * WRITES * 3 // 4)
+
+
 def write_and_die(path: Path, after: int | None) -> tuple[dict[int, str], set[int]]:
-    """Run the child and kill it once it has acknowledged so many memories; ids and credits it had acknowledged."""
+    """Run the child and kill it once it has acknowledged so many writes; ids and credits it had acknowledged."""
     command = [sys.executable, "-c", CHILD, str(path), "0", str(WRITES)]
     stored: dict[int, str] = {}
     credited: set[int] = set()
@@ -56,10 +61,11 @@ def write_and_die(path: Path, after: int | None) -> tuple[dict[int, str], set[in
                 stored[int(number)] = memory_id
             else:
                 credited.add(int(number))
-            if kind == "stored" and len(stored) == after:
+            if len(stored) + len(credited) == after:
                 child.send_signal(signal.SIGKILL)
                 # What it wrote to the pipe before it died was acknowledged too: the loop goes on to the end.
-    assert child.returncode == (0 if after is None else -signal.SIGKILL)
+    # On a busy machine it may have come to its end before the kill reached it.
+    assert child.returncode == -signal.SIGKILL or (child.returncode == 0 and len(credited) == WRITES)
     return stored, credited
 
 
@@ -96,28 +102,57 @@ def one_round(path: Path, after: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_once(tmp_path: Path, seed: int) -> None:
-    one_round(tmp_path / "m.db", random.Random(seed).randrange(1, WRITES))
+    one_round(tmp_path / "m.db", moment(random.Random(seed)))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(10))
 def test_killed_ten_times_at_random(tmp_path: Path, number: int) -> None:
-    one_round(tmp_path / "m.db", random.SystemRandom().randrange(1, WRITES))
+    one_round(tmp_path / "m.db", moment(random.SystemRandom()))
 
 
 @pytest.mark.long
 def test_killed_again_and_again_on_one_file_until_all_is_written(tmp_path: Path) -> None:
-    chance, path, known = random.Random(7), tmp_path / "m.db", 0
+    chance, path = random.Random(7), tmp_path / "m.db"
     for _ in range(5):
         # Each run begins with the first memory again; those that were stored before are known by their run.
-        stored, _ = write_and_die(path, chance.randrange(max(1, known), WRITES))
+        stored, _ = write_and_die(path, moment(chance))
         found, _ = reopen(path)
         assert {n: m.id for n, m in found.items() if n in stored} == stored
-        known = len(stored)
     stored, _ = write_and_die(path, None)
     found, _ = reopen(path)
     assert {n: m.id for n, m in found.items()} == stored
     assert len(stored) == WRITES
+
+
+OPENER = """
+import sys, time
+from pathlib import Path
+from memory_serve.database import Database
+
+print("ready", flush=True)
+sys.stdin.readline()
+Database(Path(sys.argv[1]), busy_s=5).close()
+"""
+
+
+def test_a_new_file_opened_by_several_processes_at_the_same_moment(tmp_path: Path) -> None:
+    """SQLite itself answers all but one of them with `database is locked` at once."""
+    for attempt in range(3):
+        command = [sys.executable, "-c", OPENER, str(tmp_path / f"{attempt}.db")]
+        children = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(5)
+        ]
+        for child in children:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        ends = [(child.communicate(timeout=60)[1], child.returncode) for child in children]
+        assert ends == [("", 0)] * 5
 
 
 @pytest.mark.parametrize("processes", [4])

@@ -1,0 +1,179 @@
+"""The memory verbs, through the `mia` command; `serve` as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memory_serve.client import MemoryClient
+from memory_serve.config import MemoryConfig
+from memory_serve.open import open_memory
+from memory_serve.protocol import Added, Draft
+from memory_serve.store import SqliteMemory
+from mia.cli import main
+from mia.errors import MemoryStoreError
+from mia.paths import home
+
+
+class Unloaded:
+    """Stands for the encoder of the verbs in a file they only read: the same name and size, but no weights."""
+
+    name, dim = "all-MiniLM-L6-v2", 384
+
+    def encode(self, texts, kind="query"):  # type: ignore[no-untyped-def]  # noqa: ANN201
+        from memory_serve.hashing import HashEncoder
+
+        return HashEncoder(self.dim).encode(texts)
+
+
+@pytest.fixture
+def filled() -> list[Added]:
+    """Three memories in the home folder."""
+
+    async def run() -> list[Added]:
+        store = SqliteMemory(MemoryConfig(), Unloaded())
+        added = await store.add([
+            Draft(question="Which [red]river[/red] flows through Vienna?", workflow="1. Search: Vienna",
+                  outcome="correct", source_id="q1", trajectory_id="t1", provenance={"summary": "extractive"}),
+            Draft(question="Who was born in Graz?" + " Say" * 30, workflow="1. Search: Graz", outcome="incorrect"),
+            Draft(question="What is a fjord?", caption="a bay", workflow="1. Look", outcome="unjudged",
+                  modality="text-image", plan="1. Go"),
+        ])  # fmt: skip
+        await store.credit([added[0].id], success=True)
+        await store.aclose()
+        return added
+
+    return asyncio.run(run())
+
+
+def test_list(filled: list[Added], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["memory", "list"]) == 0
+    out = capsys.readouterr().out
+    for added in filled:
+        assert added.id in out
+    assert "[red]river[/red]" in out
+    assert "1/1" in out
+    assert "text-image/definition" in out
+
+    assert main(["memory", "list", "--json", "--limit", "2", "--offset", "1"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in rows] == [filled[1].id, filled[0].id]
+
+    assert main(["memory", "list", "--offset", "3"]) == 0
+    assert capsys.readouterr() == ("", "no more memories\n")
+    assert main(["memory", "list", "--limit", "0"]) == 1
+    assert "limit 0" in capsys.readouterr().err
+
+
+def test_show(filled: list[Added], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["memory", "show", filled[0].id]) == 0
+    out = capsys.readouterr().out
+    for wanted in (filled[0].id, "1 times, 1 of them right", "question q1, run t1", "extractive", "1. Search: Vienna"):
+        assert wanted in out
+    assert "plan:" not in out
+    assert main(["memory", "show", filled[2].id]) == 0
+    assert capsys.readouterr().out.endswith("plan:\n1. Go\n")
+    assert main(["memory", "show", filled[0].id, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["successes"] == 1
+    assert main(["memory", "show", "16"]) == 1
+    assert "no memory '16'" in capsys.readouterr().err
+
+
+def test_stats(filled: list[Added], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["memory", "stats"]) == 0
+    rows = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert rows == {
+        "memories": "3", "correct": "1", "incorrect": "1", "unjudged": "1", "encoder": "all-MiniLM-L6-v2",
+        "text-only/location": "1", "text-only/human": "1", "text-image/definition": "1",
+    }  # fmt: skip
+    assert main(["memory", "stats", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memories"] == 3
+
+
+@pytest.mark.parametrize("verb", ["list", "stats"])
+def test_without_a_memory_nothing_is_made(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["memory", verb]) == 1
+    assert "no memory at" in capsys.readouterr().err
+    assert not home().exists()
+
+
+@pytest.mark.parametrize("argv", [["memory", "list"], ["memory", "show"], ["memory", "stats"], ["serve", "memory"]])
+def test_help_has_two_examples(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*argv, "--help"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.split("examples:")[1].count(f"mia {' '.join(argv)}") == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["memory", "list", "--memory.pth", "x"], "did you mean 'path'"),
+        (["memory", "list", "--memory.k"], "needs a value"),
+        (["memory", "stats", "--memory.k", "0"], "memory.k"),
+        (["serve", "memory", "--memory.url", "http://x"], "memory.path"),
+        (["serve", "memory", "--port", "99999"], "is no port"),
+    ],
+)
+def test_bad_usage(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_an_unknown_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["memory", "stats", "--jsn"])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --jsn" in capsys.readouterr().err
+
+
+def test_an_occupied_port(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "memory", "--port", str(taken.getsockname()[1])]) == 2
+    assert "give another --host or --port" in capsys.readouterr().err
+    assert not home().exists()
+
+
+def test_a_config_file(tmp_path: Path, filled: list[Added], capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[memory]\npath = "~/nowhere/m.db"\nweights = { similarity = 1.0 }\n')
+    assert main(["memory", "stats", "--config", str(file)]) == 1
+    assert f"no memory at {Path.home()}/nowhere/m.db" in capsys.readouterr().err
+
+
+async def test_a_url_opens_a_client() -> None:
+    store = open_memory(MemoryConfig(url="http://127.0.0.1:9"))
+    assert isinstance(store, MemoryClient)
+    await store.aclose()
+
+
+async def test_a_path_opens_the_file(tmp_path: Path) -> None:
+    store = open_memory(MemoryConfig(path=tmp_path / "m.db"))
+    assert (await store.stats()).encoder == "all-MiniLM-L6-v2"
+    await store.aclose()
+
+
+def test_serve(filled: list[Added], capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", "memory_serve", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
+        assert service.stderr is not None
+        line = service.stderr.readline()
+        url = line.split(" at ")[1].strip()
+        assert line.startswith(f"serving {home() / 'memory.db'} at http://127.0.0.1:")
+        try:
+            # The verbs read from a service just as from a file.
+            assert main(["memory", "list", "--json", "--memory.url", url]) == 0
+            assert [row["id"] for row in json.loads(capsys.readouterr().out)] == [a.id for a in reversed(filled)]
+            assert main(["memory", "show", filled[0].id, "--memory.url", url]) == 0
+        finally:
+            service.send_signal(signal.SIGINT)
+    assert service.returncode == 0
+    with pytest.raises(MemoryStoreError):
+        asyncio.run(MemoryClient(url, retries=0).stats())
