@@ -1,4 +1,4 @@
-"""The memory service as bare HTTP: bodies, status codes, health; what is the same for all stores is tested elsewhere."""
+"""The memory service as bare HTTP: bodies, status codes, health. What all stores share is tested by their contract."""
 
 from __future__ import annotations
 
