@@ -21,7 +21,9 @@ from inference.judge import judge
 from inference.runs import Run, RunStore, new_id
 from inference.tools import SearchTool, ToolBox
 from inference.transcript import Transcript
+from local_search.encoder import MiniLM
 from local_search.open import open_search
+from local_search.progress import bar
 from local_search.protocol import SearchBackend
 from memory_serve.open import open_memory
 from memory_serve.protocol import Added, MemoryStore
@@ -69,8 +71,10 @@ class Agent:
             key = endpoint.model_dump_json()
             chats.setdefault(key, open_chat(endpoint))
             models[role] = chats[key]
-        search = open_search(config.search)
-        memory = open_memory(config.memory) if config.memory.enabled else None
+        encoder = MiniLM()  # loaded when first used; search and memory share it
+        with bar() as step:
+            search = open_search(config.search, step, encoder)
+        memory = open_memory(config.memory, encoder) if config.memory.enabled else None
         return cls(config, models, search, memory, RunStore(config.runs or home() / "runs"))
 
     async def ask(self, question: Question, reference: Reference | None = None, watch: Watch | None = None) -> Run:

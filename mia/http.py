@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import httpx
     from fastapi import FastAPI, Request
     from fastapi.responses import JSONResponse
+    from prometheus_client import CollectorRegistry
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 B = TypeVar("B", bound=BaseModel)
 E = TypeVar("E", bound=MiaError)
@@ -71,49 +73,108 @@ def create_service(
     return app
 
 
-def _add_edge(app: FastAPI, service: str, registry: Any, max_body_bytes: int) -> None:
+class _Edge:
+    """ASGI middleware: gives each request an id, bounds its body, counts and times it."""
+
+    def __init__(self, app: ASGIApp, service: str, registry: CollectorRegistry, max_body_bytes: int) -> None:
+        from prometheus_client import Counter, Histogram
+
+        self._app = app
+        self._service = service
+        self._limit = max_body_bytes
+        self._requests = Counter("mia_requests", "Requests answered", ["service", "route", "status"], registry=registry)
+        self._seconds = Histogram("mia_request_seconds", "Seconds to answer", ["service", "route"], registry=registry)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(REQUEST_ID.encode(), b"").decode("latin-1")
+        request_id = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        started, status = time.perf_counter(), 500
+
+        async def marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (REQUEST_ID.encode(), request_id.encode())]
+            await send(message)
+
+        try:
+            body = await self._body(receive)
+            if body is None:
+                error = DataError(f"request body larger than {self._limit} bytes", code="too_large", status=413)
+                await _error_response(error, request_id)(scope, receive, marked)
+            else:
+                await self._app(scope, _replay(body, receive), marked)
+        finally:
+            route = getattr(scope.get("route"), "path", "unknown")
+            self._requests.labels(self._service, route, str(status)).inc()
+            self._seconds.labels(self._service, route).observe(time.perf_counter() - started)
+
+    async def _body(self, receive: Receive) -> Message | None:
+        """The whole body as one message, or None if it is too large. The app reads it anyway, only unbounded."""
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return message
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._limit:
+                return None
+            if not message.get("more_body"):
+                return {"type": "http.request", "body": b"".join(parts), "more_body": False}
+
+
+def _replay(first: Message, receive: Receive) -> Receive:
+    """A `receive` that gives the message that was already taken, then goes on."""
+    waiting = [first]
+
+    async def replayed() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replayed
+
+
+def _add_edge(app: FastAPI, service: str, registry: CollectorRegistry, max_body_bytes: int) -> None:
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import Response
-    from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+    from starlette.exceptions import HTTPException
 
-    requests = Counter("mia_requests", "Requests answered", ["service", "route", "status"], registry=registry)
-    seconds = Histogram("mia_request_seconds", "Time to answer, in seconds", ["service", "route"], registry=registry)
-
-    @app.middleware("http")
-    async def edge(request: Request, call_next: Callable[[Request], Awaitable[Any]]) -> Any:
-        given = request.headers.get(REQUEST_ID, "")
-        request.state.request_id = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
-        started = time.perf_counter()
-        length = request.headers.get("content-length", "0")
-        if length.isdigit() and int(length) > max_body_bytes:
-            error = DataError(f"request body larger than {max_body_bytes} bytes", code="too_large", status=413)
-            response = _error_response(error, request)
-        else:
-            response = await call_next(request)
-        route = getattr(request.scope.get("route"), "path", "unknown")
-        requests.labels(service, route, str(response.status_code)).inc()
-        seconds.labels(service, route).observe(time.perf_counter() - started)
-        response.headers[REQUEST_ID] = request.state.request_id
-        return response
+    app.add_middleware(_Edge, service=service, registry=registry, max_body_bytes=max_body_bytes)
 
     @app.exception_handler(MiaError)
     async def mia_error(request: Request, error: MiaError) -> JSONResponse:
-        return _error_response(error, request)
+        return _error_response(error, request.state.request_id)
 
     @app.exception_handler(RequestValidationError)
     async def bad_request(request: Request, error: RequestValidationError) -> JSONResponse:
         faults = "; ".join(f"{'.'.join(str(p) for p in item['loc'])}: {item['msg']}" for item in error.errors())
-        return _error_response(DataError(faults, remedy="see /docs for the request body", code="bad_request"), request)
+        fault = DataError(faults, remedy="see /docs for the request body", code="bad_request")
+        return _error_response(fault, request.state.request_id)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        remedy = "see /docs for the routes and their bodies"
+        code = {404: "no_route", 405: "wrong_method"}.get(error.status_code, "bad_request")
+        fault = DataError(error.detail, remedy=remedy, code=code, status=error.status_code)
+        response = _error_response(fault, request.state.request_id)
+        response.headers.update(error.headers or {})
+        return response
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def _error_response(error: MiaError, request: Request) -> JSONResponse:
+def _error_response(error: MiaError, request_id: str) -> JSONResponse:
     from fastapi.responses import JSONResponse
 
-    body = to_body(error, getattr(request.state, "request_id", ""))
+    body = to_body(error, request_id)
     return JSONResponse({"error": body.model_dump()}, status_code=error.status)
 
 
