@@ -142,7 +142,7 @@ class Agent:
     async def _remember(self, memory: MemoryStore, run: Run, judgement: Judgement) -> Added:
         """Credit the memories that were shown, if there is a verdict, and store the run."""
         if judgement.correct is not None and run.recalled.ids:
-            await memory.credit(run.recalled.ids, judgement.correct)
+            await memory.credit(run.recalled.ids, judgement.correct, key=run.id)
         drafted = await prepare(run, judgement, self.config.memory.summary, self.models["manager"])
         (added,) = await memory.add([drafted])
         return added

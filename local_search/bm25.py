@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from local_search.extras import need
 from local_search.ranking import Ranking, best
+from mia.extras import need
 
 _CHUNK = 1024
 
@@ -26,8 +26,12 @@ def tokenize(texts: Sequence[str]) -> list[list[str]]:
     Texts are composed first (Unicode NFC), so that an accent matches however it was typed.
     """
     composed = [unicodedata.normalize("NFC", text) for text in texts]
-    stemmer = need("Stemmer").Stemmer("english")  # not safe to share between threads, and made in a microsecond
-    words: list[list[str]] = need("bm25s").tokenize(composed, stemmer=stemmer, return_ids=False, show_progress=False)
+    stemmer = need("Stemmer", "search").Stemmer(
+        "english"
+    )  # not safe to share between threads, and made in a microsecond
+    words: list[list[str]] = need("bm25s", "search").tokenize(
+        composed, stemmer=stemmer, return_ids=False, show_progress=False
+    )
     return words
 
 
@@ -39,7 +43,7 @@ def build(texts: Iterable[str], folder: Path, step: Callable[[int], None]) -> No
     while chunk := list(islice(rest, _CHUNK)):
         documents.extend([vocabulary.setdefault(word, len(vocabulary)) for word in words] for words in tokenize(chunk))
         step(len(documents))
-    retriever = need("bm25s").BM25()
+    retriever = need("bm25s", "search").BM25()
     # No empty token: bm25s would number it past its score table. A query without known words has no hits anyway.
     with np.errstate(invalid="ignore"):  # a corpus without any word has mean length 0
         retriever.index((documents, vocabulary), create_empty_token=False, show_progress=False)
@@ -50,7 +54,7 @@ class Bm25:
     """A ranker over an index that `build` wrote."""
 
     def __init__(self, folder: Path) -> None:
-        self._retriever: Any = need("bm25s").BM25.load(folder, mmap=True, show_progress=False)
+        self._retriever: Any = need("bm25s", "search").BM25.load(folder, mmap=True, show_progress=False)
 
     def top(self, queries: Sequence[str], k: int) -> list[Ranking]:
         """See `Ranker`. Rows that share no word with the query are no hits."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
+
+from pydantic import Field
 
 from local_search.config import SearchConfig
 from mia.cli import parse, parser
 from mia.config import Config, load
 from mia.errors import ConfigError
+from mia.http import serve as serve_app
 
 if TYPE_CHECKING:
-    import socket
+    from fastapi import FastAPI
 
     from local_search.index import EngineName, Manifest
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class ServiceConfig(Config):
     """Config of the search service."""
 
-    search: SearchConfig = SearchConfig()
+    search: SearchConfig = Field(default_factory=SearchConfig)
 
 
 def build(argv: Sequence[str]) -> int:
@@ -96,51 +97,20 @@ def serve(argv: Sequence[str]) -> int:
     search = load(ServiceConfig, given.config, flags).search
     if search.url:
         raise ConfigError("search.url is set, but a service serves an index", remedy="set search.index instead of it")
-    _run(search, given.host, given.port)
+    serve_app(given.host, given.port, lambda: _open_app(search))
     return 0
 
 
-def _run(search: SearchConfig, host: str, port: int) -> None:
+def _open_app(search: SearchConfig) -> tuple[FastAPI, str]:
+    from local_search.app import create_app
     from local_search.engine import SearchEngine
-    from local_search.extras import need
     from local_search.open import bundled_index
     from local_search.progress import bar
 
-    uvicorn = need("uvicorn", "serve")
-    need("fastapi", "serve")
-    need("prometheus_client", "serve")
-    from local_search.app import create_app
-
-    with _listening(host, port) as listener:
-        with bar() as step:
-            engine = SearchEngine.open(search.index or bundled_index(step), search.mode)
-        engine.warm()
-        listener.listen()  # whoever reads the next line may connect at once
-        address = f"http://{host}:{listener.getsockname()[1]}"
-        print(f"serving {_summary(engine.manifest)} at {address} ({search.mode})", file=sys.stderr, flush=True)
-        server: Any = uvicorn.Server(uvicorn.Config(create_app(engine, search.k), log_level="warning"))
-        with suppress(KeyboardInterrupt):  # the usual way to end a service
-            server.run(sockets=[listener])
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """A bound socket: an occupied port is told before an index is loaded."""
-    import socket
-
-    try:
-        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}: {error}", remedy="give another --host") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", remedy="give another --host or --port"
-        ) from error
-    return listener
+    with bar() as step:
+        engine = SearchEngine.open(search.index or bundled_index(step), search.mode)
+    engine.warm()
+    return create_app(engine, search.k), f"{_summary(engine.manifest)}, mode {search.mode},"
 
 
 def _engines(text: str) -> list[EngineName]:

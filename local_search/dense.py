@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from local_search.extras import need
 from local_search.protocol import Encoder, Vectors
 from local_search.ranking import Ranking, best
+from mia.extras import need
 
 FILE = "vectors.faiss"
 _CHUNK = 256
@@ -21,7 +21,7 @@ _DECIMALS = 6
 
 def build(texts: Iterable[str], folder: Path, encoder: Encoder, step: Callable[[int], None]) -> None:
     """Encode texts and index them into `folder`; `step` is told how many texts are done."""
-    faiss = need("faiss")
+    faiss = need("faiss", "search")
     index = faiss.IndexFlatIP(encoder.dim)
     rest = iter(texts)
     while chunk := list(islice(rest, _CHUNK)):
@@ -39,7 +39,7 @@ class Dense:
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
-        faiss = need("faiss")
+        faiss = need("faiss", "search")
         self._index: Any = faiss.read_index(str(folder / FILE), faiss.IO_FLAG_MMAP_IFC)
         self._encoder = encoder
 

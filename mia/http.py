@@ -7,15 +7,18 @@ and turns error bodies back into the errors they were. The framework is imported
 from __future__ import annotations
 
 import re
+import socket
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from mia.errors import DataError, ErrorBody, MiaError, from_body, to_body
+from mia.errors import ConfigError, DataError, ErrorBody, MiaError, from_body, to_body
+from mia.extras import need
 
 if TYPE_CHECKING:
     import httpx
@@ -186,6 +189,46 @@ def _add_health(app: FastAPI, service: str, version: str, ready: Callable[[], bo
         if not ready():
             return JSONResponse({"status": "starting", "service": service, "version": version}, status_code=503)
         return Health(status="ok", service=service, version=version)
+
+
+def serve(host: str, port: int, open_app: Callable[[], tuple[FastAPI, str]]) -> None:
+    """Serve an app until it is interrupted.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on; 0 for any free one.
+        open_app: makes the app and says in a few words what it serves; called once the port is known to be free.
+
+    Raises:
+        ConfigError: the extra `serve` is missing, or the address cannot be listened on.
+    """
+    uvicorn = need("uvicorn", "serve")
+    need("fastapi", "serve")
+    need("prometheus_client", "serve")
+    with _bound(host, port) as listener:
+        app, what = open_app()
+        listener.listen()  # whoever reads the next line may connect at once
+        print(f"serving {what} at http://{host}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+        with suppress(KeyboardInterrupt):  # the usual way to end a service
+            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A bound socket, not yet listening: an occupied port is told before anything is loaded."""
+    if not 0 <= port <= 65535:  # the system would take it modulo 65536
+        raise ConfigError(f"--port {port} is no port", remedy="give a port from 0 to 65535")
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}", remedy="give another --host or --port") from error
+    return listener
 
 
 class ServiceClient:

@@ -43,7 +43,7 @@ def now() -> datetime:
 class Question(Record):
     """What is asked. Images are data URLs or http(s) URLs; `caption` describes them in words."""
 
-    id: str
+    id: Text
     text: Text
     images: tuple[str, ...] = ()
     caption: Text = ""
@@ -245,8 +245,8 @@ class Memory(Record):
     modality: Modality = "text-only"
     category: str = "others"
     created: datetime = Field(default_factory=now)
-    source_id: str = ""
-    trajectory_id: str = ""
+    source_id: Text = ""
+    trajectory_id: Text = ""
     provenance: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -166,7 +166,7 @@ def test_command_serves_until_it_is_interrupted(index: Path) -> None:
         assert process.stderr is not None
         said = process.stderr.readline()
         try:
-            assert said.startswith("serving 4 passages of corpus.jsonl (bm25) at http://127.0.0.1:"), said
+            assert said.startswith("serving 4 passages of corpus.jsonl (bm25), mode bm25, at http://127.0.0.1:"), said
             address = said.split(" at ")[1].split()[0]
             assert httpx.get(f"{address}/health", timeout=20).json()["status"] == "ok"
             found = httpx.post(f"{address}/retrieve", json={"queries": ["moons"], "topk": 3}, timeout=20).json()

@@ -37,7 +37,8 @@ class Fixed:
 
 def _unit(rng: np.random.Generator, shape: tuple[int, int]) -> Vectors:
     table = rng.normal(size=shape).astype(np.float32)
-    return table / np.linalg.norm(table, axis=1, keepdims=True)
+    made: Vectors = table / np.linalg.norm(table, axis=1, keepdims=True)
+    return made
 
 
 def _by_numpy(table: Vectors, query: Vectors, k: int) -> Ranking:

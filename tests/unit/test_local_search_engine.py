@@ -238,7 +238,7 @@ async def test_missing_package_is_told_with_the_extra(
     with pytest.raises(ConfigError, match=f"package {package} is not installed") as caught:
         await opened(birds).search(["owl"], 1)
     assert caught.value.code == "missing_extra"
-    assert caught.value.remedy == "pip install 'mia-agent[search]'"
+    assert caught.value.remedy == "pip install -e '.[search]' -c constraints.txt"
 
 
 async def test_open_search_opens_an_index_folder(birds: Path) -> None:

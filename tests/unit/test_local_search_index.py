@@ -32,7 +32,8 @@ class Letters:
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "passage"] = "query") -> Vectors:
         counts = np.array([[text.lower().count(chr(97 + i)) + 0.01 for i in range(26)] for text in texts])
-        return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
+        made: Vectors = (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
+        return made
 
 
 def corpus_of(tmp_path: Path, rows: Sequence[tuple[str, str]] = ROWS, name: str = "corpus.jsonl") -> Path:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from mia.errors import ConfigError
 
 
-def need(module: str, extra: Literal["search", "serve"] = "search") -> Any:
+def need(module: str, extra: Literal["embedded", "search", "serve", "web"]) -> Any:
     """Import a package of an optional extra. Its type is open, because most of these packages ship no types.
 
     Raises:
@@ -19,6 +19,6 @@ def need(module: str, extra: Literal["search", "serve"] = "search") -> Any:
     except ImportError as error:
         raise ConfigError(
             f"the package {(error.name or module).split('.')[0]} is not installed",
-            remedy=f"pip install 'mia-agent[{extra}]'",
+            remedy=f"pip install -e '.[{extra}]' -c constraints.txt",
             code="missing_extra",
         ) from error
