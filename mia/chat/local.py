@@ -10,13 +10,15 @@ carry a state instead of attention (Mamba and its kin).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import queue
 import re
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -151,17 +153,15 @@ class _Job:
 
     def settle(self, result: Reply | ModelError) -> None:
         """Answer the caller, unless that was done or the caller has gone."""
-        try:
+        with contextlib.suppress(InvalidStateError):
             if isinstance(result, ModelError):
                 self.future.set_exception(result)
             else:
                 self.future.set_result(result)
-        except InvalidStateError:
-            return
 
 
 def _explained(name: str, error: Exception) -> ModelError:
-    remedy, code = "give the folder of a complete checkpoint with a chat template, or a hub name", "no_model"
+    remedy, code = "give the folder of a complete checkpoint, or a hub name", "no_model"
     if isinstance(error, ImportError):
         remedy, code = "pip install 'mia-agent[embedded]'", "no_package"
     elif isinstance(error, RuntimeError):
@@ -170,18 +170,18 @@ def _explained(name: str, error: Exception) -> ModelError:
 
 
 def _declared_context(checkpoint: str) -> int:
-    """Context window that a checkpoint folder declares; without limit where only loading tells."""
+    """Context window of a checkpoint folder; no limit where only loading tells."""
     config = Path(checkpoint) / "config.json"
-    if not checkpoint:
-        return embedded.CONTEXT
-    declared = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    return int(declared.get("max_position_embeddings") or 1 << 30)
+    declared = json.loads(config.read_text(encoding="utf-8")) if checkpoint and config.is_file() else {}
+    return int(declared.get("max_position_embeddings") or 1 << 30) if checkpoint else embedded.CONTEXT
 
 
 class _Engine:
     """A loaded checkpoint; used from one thread."""
 
     def __init__(self, checkpoint: str, name: str, context: int, options: LocalOptions) -> None:
+        # Threads that spin while another process wants their core decode up to 7 times slower. Read when torch loads.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
@@ -326,9 +326,9 @@ class _Engine:
         self.kept = [kept for kept in self.kept if _shared(kept[0], read) < len(kept[0])] + [(read, layers)]
         while sum(len(old) for old, _ in self.kept) > self.context:  # bounds memory to one window of tokens
             self.kept.pop(0)
-        counts, seconds = (len(job.prompt), len(job.ids)), time.perf_counter() - job.started
-        usage = Usage(prompt_tokens=counts[0], completion_tokens=counts[1], calls=1, seconds=seconds)
-        mask = (True,) * len(job.ids)
+        prompt, written, seconds = len(job.prompt), len(job.ids), time.perf_counter() - job.started
+        usage = Usage(prompt_tokens=prompt, completion_tokens=written, calls=1, seconds=seconds)
+        mask = (True,) * written
         tokens = TokenRecord(prompt_ids=job.prompt, completion_ids=job.ids, sampled_mask=mask, logprobs=job.logprobs)
         job.settle(Reply(text=outcome[0], finish_reason=outcome[1], usage=usage, model=self.name, tokens=tokens))
         return True
@@ -395,14 +395,11 @@ def _left_padded(caches: Sequence[Any]) -> Any:
     import torch
     from transformers import DynamicCache
 
-    if len(caches) == 1:
-        return caches[0]
     width, joint = max(cache.get_seq_length() for cache in caches), DynamicCache()
-    for index in range(len(caches[0].layers)):
-        parts = [cache.layers[index] for cache in caches]
-        keys, values = (
-            torch.cat([torch.nn.functional.pad(x, (0, 0, width - x.shape[2], 0)) for x in column])
-            for column in ([part.keys for part in parts], [part.values for part in parts])
-        )
-        joint.update(keys, values, index)
+
+    def padded(rows: Iterable[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([torch.nn.functional.pad(row, (0, 0, width - row.shape[2], 0)) for row in rows])
+
+    for index, layers in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
+        joint.update(padded(layer.keys for layer in layers), padded(layer.values for layer in layers), index)
     return joint
