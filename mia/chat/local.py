@@ -73,11 +73,8 @@ class LocalChat:
         if tools or any(message.tool_calls for message in messages):
             raise ModelError(f"{self.name} has no native tool calling", remedy='set tool_format = "grammar"')
         if any(message.images for message in messages):
-            raise ModelError(
-                f"{self.name} runs in-process and reads text only",
-                remedy="use an OpenAI-compatible endpoint with a vision model, or describe the picture in words",
-                code="no_images",
-            )
+            remedy = "use the url of a vision model, or describe the picture in words"
+            raise ModelError(f"{self.name} runs in-process and reads text only", remedy=remedy, code="no_images")
         job = _Job(tuple(messages), sampling)
         with self._lock:
             if self._closed:
@@ -226,16 +223,13 @@ class _Engine:
         try:
             text: str = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         except TemplateError as error:
-            raise ModelError(
-                f"the chat template of {self.name} refuses the conversation: {error}",
-                remedy="order turns as the template wants: most want user and assistant in turn",
-                code="bad_conversation",
-            ) from error
+            remedy = "order the turns as the template wants: most want user and assistant in turn"
+            raise ModelError(f"template of {self.name}: {error}", remedy=remedy, code="bad_conversation") from error
         ids: list[int] = []
         for index, piece in enumerate(text.split(mark)):
-            literal = index % 2 == 1
-            part = bytes.fromhex(piece).decode() if literal else piece
-            ids += self.tokenizer(part, add_special_tokens=False, split_special_tokens=literal).input_ids
+            typed = index % 2 == 1
+            part = bytes.fromhex(piece).decode() if typed else piece
+            ids += self.tokenizer(part, add_special_tokens=False, split_special_tokens=typed).input_ids
         return ids
 
     def run(self, jobs: Sequence[_Job]) -> None:
