@@ -1,0 +1,24 @@
+"""Optional packages, imported when first needed; a missing one is an error that says what to install."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Literal
+
+from mia.errors import ConfigError
+
+
+def need(module: str, extra: Literal["web", "search", "serve"] = "web") -> Any:
+    """Import a package of an optional extra. Its type is open, because most of these packages ship no types.
+
+    Raises:
+        ConfigError: it is not installed (code `missing_extra`).
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"the package {(error.name or module).split('.')[0]} is not installed",
+            remedy=f"pip install 'mia-agent[{extra}]'",
+            code="missing_extra",
+        ) from error
