@@ -26,12 +26,9 @@ def tokenize(texts: Sequence[str]) -> list[list[str]]:
     Texts are composed first (Unicode NFC), so that an accent matches however it was typed.
     """
     composed = [unicodedata.normalize("NFC", text) for text in texts]
-    stemmer = need("Stemmer", "search").Stemmer(
-        "english"
-    )  # not safe to share between threads, and made in a microsecond
-    words: list[list[str]] = need("bm25s", "search").tokenize(
-        composed, stemmer=stemmer, return_ids=False, show_progress=False
-    )
+    stemmer = need("Stemmer", "search").Stemmer("english")  # not safe to share between threads; made in a microsecond
+    tokenizer = need("bm25s", "search").tokenize
+    words: list[list[str]] = tokenizer(composed, stemmer=stemmer, return_ids=False, show_progress=False)
     return words
 
 

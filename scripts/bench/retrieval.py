@@ -24,11 +24,11 @@ from local_search.build import build_index
 from local_search.config import Mode
 from local_search.corpus import read_corpus, read_rows
 from local_search.engine import SearchEngine
-from local_search.extras import need
 from local_search.index import is_index
 from local_search.progress import bar
 from mia.cli import report
 from mia.errors import DataError, MiaError
+from mia.extras import need
 
 EXAMPLES = """examples:
   python scripts/bench/retrieval.py --data ../shared/data/hotpotqa
@@ -114,7 +114,7 @@ def read_gold(path: Path) -> list[Gold]:
 
 def direct(corpus: Path) -> Searcher:
     """bm25s as its README shows it, on the rows as they are."""
-    bm25s, stemmer = need("bm25s"), need("Stemmer").Stemmer("english")
+    bm25s, stemmer = need("bm25s", "search"), need("Stemmer", "search").Stemmer("english")
     titles = [passage.title for passage in read_corpus(corpus)]
     retriever: Any = bm25s.BM25()
     tokens = bm25s.tokenize([row.contents for row in read_rows(corpus)], stemmer=stemmer, show_progress=False)
