@@ -57,8 +57,8 @@ class SearchTool:
 
 
 def results_text(hits: Sequence[Hit]) -> str:
-    """Hits as the model reads them: rank, title, text."""
-    return "\n".join(f"[{hit.rank}] {hit.passage.title}: {hit.passage.text}" for hit in hits) or "Nothing was found."
+    """Hits as the model reads them, best first: title and text, without numbers, which small models copy as answers."""
+    return "\n\n".join(f"{hit.passage.title}: {hit.passage.text}" for hit in hits) or "Nothing was found."
 
 
 class ToolBox:

@@ -6,6 +6,7 @@ Exit codes: 0 ok, 1 work failed, 2 bad usage, 130 interrupted. Results go to std
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -45,6 +46,8 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the `mia` command."""
+    # Idle OpenMP threads would spin and starve other processes of the cores; it must be set before torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help", "help"):
         print(USAGE.format(verbs="\n".join(f"  {verb:14}{what}" for verb, (_, what) in VERBS.items())), end="")

@@ -179,7 +179,9 @@ def unpack(gguf_file: Path, made: Path) -> None:
         import torch
         from safetensors.torch import save_file
     except ImportError as error:
-        raise ModelError(str(error), remedy="pip install 'mia-agent[embedded]'", code="no_package") from error
+        raise ModelError(
+            str(error), remedy="pip install -e '.[embedded]' -c constraints.txt", code="missing_extra"
+        ) from error
     reader = gguf.GGUFReader(gguf_file)
     tensors: dict[str, torch.Tensor] = {}
     for item in reader.tensors:

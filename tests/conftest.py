@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
-_KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "MIA_CACHE", "COVERAGE_PROCESS_START", "HOME", "OPENBLAS_CORETYPE")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `mia` does; torch reads it once
+_KEPT = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "MIA_CACHE",
+    "OMP_WAIT_POLICY",
+    "COVERAGE_PROCESS_START",
+    "HOME",
+    "OPENBLAS_CORETYPE",
+)
 
 
 @pytest.fixture(autouse=True)

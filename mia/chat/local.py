@@ -160,7 +160,7 @@ class _Job:
 def _explained(name: str, error: Exception) -> ModelError:
     remedy, code = "give the folder of a complete checkpoint, or a hub name", "no_model"
     if isinstance(error, ImportError):
-        remedy, code = "pip install 'mia-agent[embedded]'", "no_package"
+        remedy, code = "pip install -e '.[embedded]' -c constraints.txt", "missing_extra"
     elif isinstance(error, RuntimeError):
         remedy, code = "if memory ran out, lower `batch` in extra_body or shorten the prompts", "model_failed"
     return ModelError(f"{name}: {type(error).__name__}: {error}", remedy=remedy, code=code)

@@ -31,7 +31,7 @@ def same_nationality(messages: list[dict[str, Any]]) -> str:
         return "<think>Two people.</think>" + call(match.group(1)) + call(match.group(2))
     found = []
     for person in match.groups():
-        passage = re.search(rf"\[\d+\] {re.escape(person)}: (.*)", last)
+        passage = re.search(rf"^{re.escape(person)}: (.*)", last, re.MULTILINE)
         nationality = NATIONALITY.search(passage.group(1)) if passage else None
         found.append(next(filter(None, nationality.groups())) if nationality else None)
     verdict = "yes" if found[0] is not None and found[0] == found[1] else "no"
