@@ -96,6 +96,8 @@ class Fetcher:
     def _target(self, url: URL, location: str) -> str:
         """Where a redirect leads, checked like the first URL; but a wrong target is no fault of who asked."""
         try:
+            if "\\" in location:  # read as a slash by some programs and not by others
+                raise ValueError("a backslash")
             target = str(url.join(URL(location)))
             checked_url(target, self._allow_hosts)
         except (ValueError, DataError) as error:
