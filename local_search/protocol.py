@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from mia.types import Hit
 
 Vectors = NDArray[np.float32]
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Encoder(Protocol):
@@ -22,6 +24,24 @@ class Encoder(Protocol):
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "passage"] = "query") -> Vectors:
         """Vectors of shape (len(texts), dim), float32, each of length 1."""
+        ...
+
+
+class Mapper(Protocol):
+    """Does the shards of a build: one after the other here, over processes of this machine, or over a cluster.
+
+    Whichever it is, an index has the same bytes, since shards are cut before, and joined in their order after.
+    """
+
+    def __call__(self, tasks: Sequence[T], work: Callable[[T], R]) -> Iterator[R]:
+        """`work(task)` of every task, in the order of the tasks.
+
+        `work`, tasks and results travel by pickle: `work` is a function of a module, tasks are small records that name
+        files. Tasks may run at once and more than once, so each writes files of its own, by renaming them into place.
+
+        Raises:
+            MiaError: what `work` raised, of its own class.
+        """
         ...
 
 
