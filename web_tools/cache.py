@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mia.errors import ConfigError, DataError, ToolError
+from mia.extras import need
 from web_tools.config import CacheConfig
-from web_tools.extras import need
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, value TEXT NOT NULL, stored REAL NOT NULL)"
 _PREFIX = "mia:web:"
@@ -138,7 +138,7 @@ class RedisCache:
         Raises:
             ConfigError: the URL is none of Redis, or the package is missing.
         """
-        redis = need("redis.asyncio")
+        redis = need("redis.asyncio", "web")
         where = url.rpartition("@")[2]  # without a password
         try:
             client = redis.Redis.from_url(url, decode_responses=True, socket_timeout=10, socket_connect_timeout=10)

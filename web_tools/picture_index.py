@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from mia.errors import DataError
+from mia.extras import need
 from mia.types import Failure, Record, Text
-from web_tools.extras import need
 from web_tools.pictures import decoded, from_data_url, is_data_url, small
 from web_tools.ranking import Bm25, Ranking, fuse
 from web_tools.records import ImageHit, ImageQuery
@@ -121,7 +121,7 @@ class PictureIndex:
 
 
 def _hash(data: bytes) -> NDArray[np.bool_]:
-    found: Any = need("imagehash").phash(decoded(data))
+    found: Any = need("imagehash", "web").phash(decoded(data))
     bits: NDArray[np.bool_] = found.hash.flatten()
     return bits
 

@@ -10,8 +10,8 @@ import struct
 from typing import Any
 
 from mia.errors import DataError
+from mia.extras import need
 from web_tools.bounds import MAX_PICTURE_BYTES
-from web_tools.extras import need
 
 MAX_PIXELS = 50_000_000
 _SIDE = 512
@@ -51,7 +51,7 @@ def decoded(data: bytes) -> Any:
     Raises:
         DataError: the bytes are no picture of a common format, damaged, or of too many pixels (code `bad_picture`).
     """
-    image_of = need("PIL.Image")
+    image_of = need("PIL.Image", "web")
     try:
         picture = image_of.open(io.BytesIO(data), formats=_FORMATS)
         if picture.width * picture.height > MAX_PIXELS:

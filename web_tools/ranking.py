@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from web_tools.extras import need
+from mia.extras import need
 
 Ranking = list[tuple[int, float]]
 """Rows with their scores, best first; equal scores in the order of the rows."""
@@ -19,8 +19,10 @@ RRF_K = 60
 def tokenize(texts: Sequence[str]) -> list[list[str]]:
     """Stemmed words of each text: lower case, without English stop words, composed (Unicode NFC)."""
     composed = [unicodedata.normalize("NFC", text) for text in texts]
-    stemmer = need("Stemmer").Stemmer("english")
-    words: list[list[str]] = need("bm25s").tokenize(composed, stemmer=stemmer, return_ids=False, show_progress=False)
+    stemmer = need("Stemmer", "web").Stemmer("english")
+    words: list[list[str]] = need("bm25s", "web").tokenize(
+        composed, stemmer=stemmer, return_ids=False, show_progress=False
+    )
     return words
 
 
@@ -30,7 +32,7 @@ class Bm25:
     def __init__(self, texts: Sequence[str]) -> None:
         words = tokenize(texts)
         vocabulary = {word: number for number, word in enumerate(sorted({w for document in words for w in document}))}
-        self._retriever = need("bm25s").BM25()
+        self._retriever = need("bm25s", "web").BM25()
         self._empty = not vocabulary
         if not self._empty:
             documents = [[vocabulary[word] for word in document] for document in words]

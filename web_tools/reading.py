@@ -10,7 +10,7 @@ import io
 from typing import Any
 
 from mia.errors import ToolError
-from web_tools.extras import need
+from mia.extras import need
 from web_tools.fetch import Fetched
 from web_tools.records import Page
 
@@ -73,7 +73,7 @@ def _read(fetched: Fetched, max_pages: int) -> Page:
 
 
 def _html(fetched: Fetched) -> Page:
-    trafilatura = need("trafilatura")
+    trafilatura = need("trafilatura", "web")
     # A declared charset is decoded here; otherwise trafilatura looks for one in the page itself.
     source: str | bytes = _decoded(fetched) if fetched.charset else fetched.body
     try:
@@ -94,7 +94,7 @@ def _html(fetched: Fetched) -> Page:
 
 
 def _pdf(fetched: Fetched, max_pages: int) -> Page:
-    pypdf = need("pypdf")
+    pypdf = need("pypdf", "web")
     try:
         reader = pypdf.PdfReader(io.BytesIO(fetched.body))
         pages = len(reader.pages)
@@ -117,7 +117,10 @@ def _pdf_head(reader: Any) -> tuple[str, str | None]:
     head = reader.metadata
     if head is None:
         return "", None
-    created = head.creation_date
+    try:
+        created = head.creation_date
+    except ValueError:  # a date in no known form is no reason to refuse the text
+        created = None
     return str(head.title or ""), f"{created:%Y-%m-%d}" if created is not None else None
 
 

@@ -42,7 +42,7 @@ class Answer:
     `headers` replace those that are sent anyway; one with an empty value is left out.
     """
 
-    body: JsonValue | bytes = ""
+    body: Any = ""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     delay_s: float = 0.0

@@ -1,4 +1,4 @@
-"""The web service: one suite for engine, client over ASGI and client over a socket; routes, bounds, the original's form."""
+"""The web service: one suite for engine and client (ASGI, socket); routes, bounds, the original's form."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from mia.errors import DataError, MiaError, ToolError
+from mia.errors import DataError, ToolError
 from web_tools.addresses import checked_url, guarded_socket, is_public
 from web_tools.config import VisitConfig
 from web_tools.fetch import Fetcher
@@ -166,6 +166,7 @@ REFUSED = [
 
 def names() -> Names:
     return Names(
+        empty_example=[[]],
         inside_example=[["127.0.0.1"]],
         inside6_example=[["::1"]],
         mapped_example=[["::ffff:127.0.0.1"]],
@@ -259,6 +260,14 @@ async def test_the_address_that_was_checked_is_the_one_connected_to(trap: Server
     await fetcher.aclose()
 
 
+async def test_a_name_without_addresses_is_unreachable() -> None:
+    fetcher = Fetcher(VisitConfig(timeout_s=5), resolver=names())
+    with pytest.raises(ToolError) as caught:
+        await fetcher.get("http://empty.example/")
+    assert caught.value.code == "unreachable"
+    await fetcher.aclose()
+
+
 async def test_public_pages_are_let_through() -> None:
     fetcher = Fetcher(
         VisitConfig(timeout_s=5), resolver=Names(example_org=[[PUBLIC]], www_example_org=[["2606:2800::1"]])
@@ -276,15 +285,20 @@ async def test_public_pages_are_let_through() -> None:
 
 async def test_allowed_hosts_are_named_one_by_one(trap: Server) -> None:
     other = trap.port + 1 if trap.port < 65535 else trap.port - 1
-    for allow, passes in [((trap.host,), True), (("127.0.0.1",), True), ((f"127.0.0.1:{other}",), False), ((), False)]:
+    right: list[tuple[str, ...]] = [(trap.host,), ("127.0.0.1",), ("b.example", trap.host)]
+    wrong: list[tuple[str, ...]] = [(), (f"127.0.0.1:{other}",), ("127.0.0.2",), ("localhost",)]
+    for allow in right:
         fetcher = Fetcher(VisitConfig(timeout_s=5), allow_hosts=allow)
-        try:
-            fetched = await fetcher.get(trap.url)
-            assert (fetched.body, passes) == (b"secret", True)
-        except MiaError as error:
-            assert (error.code, passes) == ("forbidden_url", False)
-        finally:
-            await fetcher.aclose()
+        assert (await fetcher.get(trap.url)).body == b"secret"
+        await fetcher.aclose()
+    made = trap.connections
+    for allow in wrong:
+        fetcher = Fetcher(VisitConfig(timeout_s=5), allow_hosts=allow)
+        with pytest.raises(DataError) as caught:
+            await fetcher.get(trap.url)
+        assert caught.value.code == "forbidden_url"
+        await fetcher.aclose()
+    assert trap.connections == made
 
 
 async def test_an_allowed_name_may_lead_inside(trap: Server) -> None:

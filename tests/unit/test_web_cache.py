@@ -165,7 +165,7 @@ async def test_a_closed_disk_cache_is_a_failure(tmp_path: Path) -> None:
 
 async def test_what_is_no_cache_is_told(tmp_path: Path) -> None:
     (tmp_path / "answers.db").write_bytes(b"this is no database" * 100)
-    with pytest.raises(DataError, match="answers.db") as caught:
+    with pytest.raises(DataError, match=r"answers\.db") as caught:
         DiskCache(tmp_path)
     assert caught.value.code == "bad_cache"
     (tmp_path / "file").write_text("")
@@ -199,5 +199,5 @@ async def test_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     redis = open_cache(CacheConfig(kind="redis"))
     assert isinstance(redis, RedisCache)
     await redis.aclose()
-    with pytest.raises(ConfigError, match="web.cache.url"):
+    with pytest.raises(ConfigError, match=r"web\.cache\.url"):
         open_cache(CacheConfig(kind="redis", url="http://127.0.0.1"))

@@ -1,4 +1,4 @@
-"""Pictures: by words and by lens from a server of ours, from folders in the original's form, from an index of our own."""
+"""Pictures: by words and by lens, from folders in the original's form, from an index of our own."""
 
 from __future__ import annotations
 
@@ -397,7 +397,7 @@ async def test_opening_image_search(tmp_path: Path) -> None:
         PictureIndex.open(tmp_path)
     for kind in ("cache", "index"):
         with pytest.raises(ConfigError, match=r"needs a folder"):
-            open_engine(WebConfig(images=ImagesConfig(kind=kind), cache=CacheConfig(kind="off")))  # type: ignore[arg-type]
+            open_engine(WebConfig(images=ImagesConfig(kind=kind), cache=CacheConfig(kind="off")))
     with pytest.raises(DataError, match="no image cache"):
         open_engine(WebConfig(images=ImagesConfig(kind="cache", path=tmp_path / "x"), cache=CacheConfig(kind="off")))
     images = ImagesConfig(kind="index", path=index(tmp_path / "i"))

@@ -1,4 +1,4 @@
-"""Serper's answers and faults, from a server of our own on loopback: each is told apart, none is cached or made text."""
+"""Serper's answers and faults, from a server of ours on loopback: told apart, never cached, never made text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -425,8 +426,8 @@ async def test_closing_gives_up_what_is_under_way(tmp_path: Path) -> None:
     with serving(lambda request: Answer(found("x", 1), delay_s=0.5)) as server:
         web = engine(server.url, tmp_path)
         search = asyncio.create_task(web.search(["x"], 1))
-        while not server.seen:
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        assert len(server.seen) == 1
         await web.aclose()
         with pytest.raises(asyncio.CancelledError):
             await search
@@ -445,7 +446,15 @@ async def test_refused_before_anything_is_asked(queries: list[str], k: int, code
     await web.aclose()
 
 
+def _always(answer: Answer, request: Seen) -> Answer:
+    return answer
+
+
 async def test_the_key_stays_out_of_messages(tmp_path: Path) -> None:
     for answer in (Answer("", 403), Answer("", 500), Answer("")):
-        result, _ = await one(lambda request, answer=answer: answer, tmp_path)
+        with serving(partial(_always, answer)) as server:
+            web = engine(server.url, tmp_path)
+            [result] = await web.results(["danube"], 5)
+            await web.aclose()
+        assert result.failure is not None
         assert "the-key" not in json.dumps(result.model_dump(mode="json"))

@@ -33,7 +33,7 @@ ARTICLE = (
 )
 
 
-def pdf(*pages: str, title: str = "") -> bytes:
+def pdf(*pages: str, title: str = "", created: str = "D:20200102030405Z") -> bytes:
     """A small PDF with one line of text a page, written by hand after the specification (ISO 32000-1, 7.5)."""
     kids = " ".join(f"{4 + 2 * n} 0 R" for n in range(len(pages)))
     objects = [
@@ -48,7 +48,7 @@ def pdf(*pages: str, title: str = "") -> bytes:
             "/Resources << /Font << /F1 3 0 R >> >> >>"
         )
         objects.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
-    objects.append(f"<< /Title ({title}) /CreationDate (D:20200102030405Z) >>")
+    objects.append(f"<< /Title ({title}) /CreationDate ({created}) >>")
     data = b"%PDF-1.4\n"
     offsets = []
     for number, content in enumerate(objects, 1):
@@ -69,7 +69,7 @@ def engine(
     config = WebConfig(
         allow_hosts=(server.host,),
         retries=1,
-        mode=mode,  # type: ignore[arg-type]
+        mode=mode,
         cache=CacheConfig(path=folder),
         visit=VisitConfig(**given),
     )
@@ -133,6 +133,12 @@ async def test_a_pdf(content_type: str, tmp_path: Path) -> None:
     assert (visit.title, visit.date, visit.content_type) == ("Yearbook", "2020-01-02", "application/pdf")
     assert visit.text == "Water levels of the Danube\n\nSecond page"
     assert visit.truncated
+
+
+async def test_a_pdf_with_an_odd_date(tmp_path: Path) -> None:
+    body = pdf("Water levels", created="some day in May")
+    visit = await visited(Answer(body, headers={"content-type": "application/pdf"}), tmp_path)
+    assert (visit.text, visit.date) == ("Water levels", None)
 
 
 @pytest.mark.parametrize(
