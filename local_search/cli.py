@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -84,12 +85,15 @@ def serve(argv: Sequence[str]) -> int:
         "serve search",
         "Serve an index over HTTP: POST /v1/search, and POST /retrieve as Search-R1 has it.",
         [
-            "mia serve search --search.index my-index --port 8001",
+            "mia serve search --search.index my-index --port 8001 --workers 4",
             "mia serve search --search.mode bm25 --search.k 5     (the bundled small corpus)",
         ],
     )
     args.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     args.add_argument("--port", type=int, default=8001, help="port to listen on; 0: any free one (default: 8001)")
+    args.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that share the port and the index (default: 1)"
+    )
     args.add_argument("--config", type=Path, metavar="FILE", help="TOML file with a section [search]")
     given, flags = parse(args, argv)
     if not 0 <= given.port <= 65535:
@@ -97,7 +101,7 @@ def serve(argv: Sequence[str]) -> int:
     search = load(ServiceConfig, given.config, flags).search
     if search.url:
         raise ConfigError("search.url is set, but a service serves an index", remedy="set search.index instead of it")
-    serve_app(given.host, given.port, lambda: _open_app(search))
+    serve_app(given.host, given.port, partial(_open_app, search), given.workers)
     return 0
 
 

@@ -6,6 +6,7 @@ and turns error bodies back into the errors they were. The framework is imported
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import sys
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from mia.errors import ConfigError, DataError, ErrorBody, MiaError, from_body, to_body
 from mia.extras import need
+from mia.workers import METRICS_FOLDER, serve_workers
 
 if TYPE_CHECKING:
     import httpx
@@ -145,7 +147,8 @@ def _replay(first: Message, receive: Receive) -> Receive:
 def _add_edge(app: FastAPI, service: str, registry: CollectorRegistry, max_body_bytes: int) -> None:
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import Response
-    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from prometheus_client.multiprocess import MultiProcessCollector
     from starlette.exceptions import HTTPException
 
     app.add_middleware(_Edge, service=service, registry=registry, max_body_bytes=max_body_bytes)
@@ -171,7 +174,11 @@ def _add_edge(app: FastAPI, service: str, registry: CollectorRegistry, max_body_
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        shown = registry
+        if METRICS_FOLDER in os.environ:  # one of several workers: the counts of all
+            shown = CollectorRegistry()
+            MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
+        return Response(generate_latest(shown), media_type=CONTENT_TYPE_LATEST)
 
 
 def _error_response(error: MiaError, request_id: str) -> JSONResponse:
@@ -191,13 +198,15 @@ def _add_health(app: FastAPI, service: str, version: str, ready: Callable[[], bo
         return Health(status="ok", service=service, version=version)
 
 
-def serve(host: str, port: int, open_app: Callable[[], tuple[FastAPI, str]]) -> None:
+def serve(host: str, port: int, open_app: Callable[[], tuple[FastAPI, str]], workers: int = 1) -> None:
     """Serve an app until it is interrupted.
 
     Args:
         host: address to listen on.
         port: port to listen on; 0 for any free one.
         open_app: makes the app and says in a few words what it serves; called once the port is known to be free.
+            With several workers each calls it, so it must travel by pickle.
+        workers: processes that serve, see `mia.workers`.
 
     Raises:
         ConfigError: the extra `serve` is missing, or the address cannot be listened on.
@@ -205,10 +214,19 @@ def serve(host: str, port: int, open_app: Callable[[], tuple[FastAPI, str]]) -> 
     uvicorn = need("uvicorn", "serve")
     need("fastapi", "serve")
     need("prometheus_client", "serve")
+    if workers < 1:
+        raise ConfigError(f"--workers {workers} serves nothing", remedy="give 1 or more")
     with _bound(host, port) as listener:
+
+        def say(what: str) -> None:
+            print(f"serving {what} at http://{host}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+
+        if workers > 1:
+            serve_workers(listener, open_app, workers, lambda what: say(f"{what} with {workers} workers"))
+            return
         app, what = open_app()
         listener.listen()  # whoever reads the next line may connect at once
-        print(f"serving {what} at http://{host}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+        say(what)
         with suppress(KeyboardInterrupt):  # the usual way to end a service
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
 
