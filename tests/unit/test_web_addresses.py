@@ -193,30 +193,30 @@ async def test_refused_without_any_connection(template: str, trap: Server) -> No
     assert trap.connections == 0
 
 
-@pytest.mark.parametrize(
-    "location",
-    [
-        "http://127.0.0.1:PORT/",
-        "//127.0.0.1:PORT/",
-        "//[::1]:PORT/",
-        "http://localhost:PORT/",
-        "http://2130706433:PORT/",
-        "http://0x7f.1:PORT/",
-        "http://[::ffff:127.0.0.1]:PORT/",
-        "http://169.254.169.254/latest/meta-data/",
-        "http://inside.example:PORT/",
-        "http://both.example:PORT/",
-        "http://user@127.0.0.1:PORT/",
-        "http:\\\\127.0.0.1:PORT\\",
-        "file:///etc/passwd",
-        "gopher://127.0.0.1:PORT/_stats",
-        "data:text/html,hello",
-        "http://[::1",
-        "http://xn--/",
-    ],
-)
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirects_are_checked_like_the_first_url(location: str, status: int, trap: Server) -> None:
+LOCATIONS = [
+    "http://127.0.0.1:PORT/",
+    "//127.0.0.1:PORT/",
+    "//[::1]:PORT/",
+    "http://localhost:PORT/",
+    "http://2130706433:PORT/",
+    "http://0x7f.1:PORT/",
+    "http://[::ffff:127.0.0.1]:PORT/",
+    "http://169.254.169.254/latest/meta-data/",
+    "http://inside.example:PORT/",
+    "http://both.example:PORT/",
+    "http://user@127.0.0.1:PORT/",
+    "http:\\\\127.0.0.1:PORT\\",
+    "file:///etc/passwd",
+    "gopher://127.0.0.1:PORT/_stats",
+    "data:text/html,hello",
+    "http://[::1",
+    "http://xn--/",
+]
+REDIRECTS = [(status, LOCATIONS[0]) for status in (301, 303, 307, 308)] + [(302, location) for location in LOCATIONS]
+
+
+@pytest.mark.parametrize(("status", "location"), REDIRECTS)
+async def test_redirects_are_checked_like_the_first_url(status: int, location: str, trap: Server) -> None:
     target = location.replace("PORT", str(trap.port))
     with serving(lambda request: Answer(status=status, headers={"location": target})) as outer:
         fetcher = Fetcher(VisitConfig(timeout_s=5), allow_hosts=(outer.host,), resolver=names())
