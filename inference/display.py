@@ -25,6 +25,7 @@ from inference.runs import Run
 from mia.types import Failure, Judgement, Memory, Observation, Plan, Recalled, Reflection, Step, ToolCall
 
 MAX_TITLES = 3
+MARGIN = 12
 
 
 class Display:
@@ -97,11 +98,12 @@ class Display:
         self._failure("failed", failure)
 
     def _line(self, head: str, text: str, style: str) -> None:
+        lines = [line for line in text.splitlines() if line.strip()] or [""]
         self._console.print(f"[{style}]{head:>10}[/]  ", end="")
-        self._console.print(RichText(text))
+        self._console.print(RichText(f"\n{' ' * MARGIN}".join(lines)))
 
     def _block(self, text: str) -> None:
-        self._console.print(Padding(RichText(text, style="dim"), (0, 0, 0, 12)))
+        self._console.print(Padding(RichText(text, style="dim"), (0, 0, 0, MARGIN)))
 
     def _recalled(self, recalled: Recalled) -> None:
         for name, memories in (

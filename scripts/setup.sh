@@ -20,7 +20,7 @@ setup() {
   wanted=$(cat "$ROOT/pyproject.toml" "$ROOT/constraints.txt" | cksum; echo "$ROOT")
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     say "installing mia[$extras] (a few minutes the first time)"
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -c "$ROOT/constraints.txt" -e "$ROOT[$extras]" ||
+    "$VENV/bin/python" -m pip install -qq --disable-pip-version-check -c "$ROOT/constraints.txt" -e "$ROOT[$extras]" ||
       die "the packages could not be installed" "check the network and the free disk (3 GB), then run this again"
     printf '%s\n' "$wanted" >"$stamp"
   fi
