@@ -19,12 +19,10 @@ from inference.events import Degraded, Judged, Remembered
 from inference.executor import Execution
 from inference.judge import judge
 from inference.runs import Run, RunStore, new_id
-from inference.tools import SearchTool, ToolBox
+from inference.search import Search, open_tools
+from inference.tools import ToolBox
 from inference.transcript import Transcript
 from local_search.encoder import MiniLM
-from local_search.open import open_search
-from local_search.progress import bar
-from local_search.protocol import SearchBackend
 from memory_serve.open import open_memory
 from memory_serve.protocol import Added, MemoryStore
 from memory_serve.workflow import prepare
@@ -47,12 +45,12 @@ class Agent:
 
     config: RunConfig
     models: Mapping[Role, ChatModel]
-    search: SearchBackend
+    search: Search
     memory: MemoryStore | None
     runs: RunStore
 
     def __post_init__(self) -> None:
-        toolbox = ToolBox([SearchTool(self.search, self.config.search.k)])
+        toolbox = ToolBox(self.search.tools)
         self._driver = Driver(self.models, toolbox, self.memory, self.config.memory.k)
         executor = self.config.models.of("executor")
         self._agent: AgentConfig = self.config.agent.model_copy(update={"tool_format": executor.tool_format})
@@ -72,8 +70,7 @@ class Agent:
             chats.setdefault(key, open_chat(endpoint))
             models[role] = chats[key]
         encoder = MiniLM()  # loaded when first used; search and memory share it
-        with bar() as step:
-            search = open_search(config.search, step, encoder)
+        search = open_tools(config, encoder, models["executor"])
         memory = open_memory(config.memory, encoder) if config.memory.enabled else None
         return cls(config, models, search, memory, RunStore(config.runs or home() / "runs"))
 
@@ -150,7 +147,7 @@ class Agent:
     async def aclose(self) -> None:
         """Close models, search and memory."""
         distinct = {id(model): model for model in self.models.values()}
-        await asyncio.gather(self.search.aclose(), *(model.aclose() for model in distinct.values()))
+        await asyncio.gather(self.search.backend.aclose(), *(model.aclose() for model in distinct.values()))
         if self.memory is not None:
             await self.memory.aclose()
 

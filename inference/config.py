@@ -11,6 +11,7 @@ from local_search.config import SearchConfig
 from memory_serve.config import MemoryConfig
 from mia.config import Config, Models, Section
 from mia.types import Sampling
+from web_tools.config import WebConfig
 
 
 class AgentConfig(Section):
@@ -53,6 +54,7 @@ class RunConfig(Config):
 
     models: Models = Field(default_factory=Models)
     search: SearchConfig = Field(default_factory=SearchConfig)
+    web: WebConfig = Field(default_factory=WebConfig)
     memory: MemoryConfig = Field(default_factory=MemoryConfig)
     agent: AgentConfig = Field(default_factory=AgentConfig)
     judge: JudgeConfig = Field(default_factory=JudgeConfig)

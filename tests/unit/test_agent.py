@@ -15,6 +15,8 @@ from inference.agent import Agent
 from inference.config import JudgeConfig, RunConfig
 from inference.events import Event
 from inference.runs import Run, RunStore
+from inference.search import Search
+from inference.tools import SearchTool
 from local_search.protocol import Vectors
 from memory_serve.config import MemoryConfig
 from memory_serve.open import open_memory
@@ -60,7 +62,9 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
         )
         models = scripted(planner, executor, **judging)
         memory = open_memory(config.memory, HashEncoder())
-        agents.append(Agent(config, models, search or FixedSearch(), memory, RunStore(tmp_path / "runs")))
+        backend = search or FixedSearch()
+        tools = Search(backend, (SearchTool(backend, 3),))
+        agents.append(Agent(config, models, tools, memory, RunStore(tmp_path / "runs")))
         return agents[-1]
 
     yield make
