@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from memory_serve.protocol import DEFAULT_NAMESPACE, TRUSTS, Trust
 from mia.config import Section
 from mia.paths import home
 
@@ -21,6 +22,24 @@ class Weights(Section):
     caption: float = Field(0.2, ge=0, description="share of the caption in the similarity, if both have a caption")
 
 
+class Keep(Section):
+    """How the memory stays small; applied to a bucket when something is added to it, and by `mia memory compact`."""
+
+    capacity: int = Field(0, ge=0, description="memories in a bucket (namespace, modality, category); 0: no limit")
+    policy: Literal["value", "age", "value_age"] = Field(
+        "value_age", description="what goes first: the least useful, the oldest, or the least useful for its age"
+    )
+    half_life_days: float = Field(30.0, gt=0, description="`value_age`: days in which a memory loses half its value")
+    merge: float = Field(
+        0.0, ge=0, le=1, description="similarity from which two memories of one outcome become one; 0: never"
+    )
+    absorbed_uses: int = Field(
+        0,
+        ge=0,
+        description="compacting drops memories that weights have absorbed and that were shown so often; 0: none",
+    )
+
+
 class MemoryConfig(Section):
     """What is remembered, and where."""
 
@@ -29,11 +48,27 @@ class MemoryConfig(Section):
     url: str = Field("", description="base URL of a memory service; empty: the file is opened in this process")
     k: int = Field(2, ge=1, le=100, description="memories of each outcome to recall")
     weights: Weights = Weights()
+    score: Literal["paper", "released"] = Field(
+        "paper", description="recall score: the paper's three terms, or the two of the released code"
+    )
+    floor: float = Field(-1.0, ge=-1, le=1, description="raw similarity below which a memory is not recalled")
+    recall_own: bool = Field(False, description="also recall memories that stem from the very question that is asked")
+    recall_trust: tuple[Trust, ...] = Field(TRUSTS, description="what a memory's outcome may rest on to be recalled")
     duplicate: float = Field(
         0.9999, gt=0, le=1, description="similarity from which two questions count as the same question"
     )
     summary: Literal["extractive", "model"] = Field(
         "extractive", description="how a run becomes a workflow: by rules, or written by the Manager model"
+    )
+    classify: Literal["rules", "model"] = Field(
+        "rules", description="how a question's category is found: by rules, or by asking the Manager model"
+    )
+    caption: bool = Field(False, description="let the Executor model describe a picture that comes without a caption")
+    keep: Keep = Keep()
+    history: int = Field(100_000, ge=1, description="changes that the audit log keeps; only these can be undone")
+    namespace: str = Field(DEFAULT_NAMESPACE, description="whose memories: nothing crosses from one to another")
+    token_env: str = Field(
+        "", description="environment variable with the bearer token that the service asks for; empty: no token"
     )
     synchronous: Literal["full", "normal"] = Field(
         "full", description="`full` keeps what was acknowledged through a power cut; `normal` only through a crash"
