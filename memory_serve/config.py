@@ -40,12 +40,31 @@ class Keep(Section):
     )
 
 
+class Postgres(Section):
+    """How a memory in PostgreSQL is kept; looked at when `memory.url` names a database."""
+
+    schema_name: str = Field(
+        "mia", pattern="^[a-z_][a-z0-9_]{0,62}$", description="the schema that holds the tables; made if missing"
+    )
+    connections: int = Field(8, ge=1, description="connections that one process opens at most")
+    hnsw_from: int = Field(
+        0, ge=0, description="memories from which recall uses an approximate index (HNSW); 0: never, recall is exact"
+    )
+    hnsw_candidates: int = Field(
+        200, ge=10, le=1000, description="memories that the approximate index gives, which are then scored exactly"
+    )
+
+
 class MemoryConfig(Section):
     """What is remembered, and where."""
 
     enabled: bool = Field(True, description="recall before planning and store after judging")
     path: Path = Field(default_factory=lambda: home() / "memory.db", description="the SQLite file; made if missing")
-    url: str = Field("", description="base URL of a memory service; empty: the file is opened in this process")
+    url: str = Field(
+        "",
+        description="base URL of a memory service, or postgresql://USER@HOST/DATABASE (the password in PGPASSWORD or "
+        "~/.pgpass); empty: the file is opened in this process",
+    )
     k: int = Field(2, ge=1, le=100, description="memories of each outcome to recall")
     weights: Weights = Weights()
     score: Literal["paper", "released"] = Field(
@@ -65,6 +84,7 @@ class MemoryConfig(Section):
     )
     caption: bool = Field(False, description="let the Executor model describe a picture that comes without a caption")
     keep: Keep = Keep()
+    postgres: Postgres = Postgres()
     history: int = Field(100_000, ge=1, description="changes that the audit log keeps; only these can be undone")
     namespace: str = Field(DEFAULT_NAMESPACE, description="whose memories: nothing crosses from one to another")
     token_env: str = Field(

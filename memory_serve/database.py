@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from mia.errors import MemoryStoreError
+from mia.errors import DataError, MemoryStoreError
 
 APPLICATION_ID = 0x4D49416D
 """Marks the file as ours ("MIAm")."""
@@ -55,6 +55,55 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE credits (key TEXT NOT NULL PRIMARY KEY) STRICT",
         "CREATE TABLE counters (name TEXT NOT NULL PRIMARY KEY, value INTEGER NOT NULL) STRICT",
         "INSERT INTO counters VALUES ('version', 0)",
+    ),
+    (
+        "ALTER TABLE memories ADD COLUMN namespace TEXT NOT NULL DEFAULT 'default'",
+        "ALTER TABLE memories ADD COLUMN revision INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE memories ADD COLUMN trust TEXT NOT NULL DEFAULT 'unjudged' "
+        "CHECK (trust IN ('reference', 'panel', 'model', 'user', 'unjudged'))",
+        "ALTER TABLE memories ADD COLUMN absorbed TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE memories ADD COLUMN merged_from TEXT NOT NULL DEFAULT '[]'",
+        "ALTER TABLE memories ADD COLUMN win_rate REAL",
+        "ALTER TABLE memories ADD COLUMN original TEXT NOT NULL DEFAULT '{}'",
+        """UPDATE memories SET trust = CASE json_extract(provenance, '$.judged_by')
+            WHEN 'em' THEN 'reference' WHEN 'f1' THEN 'reference' WHEN 'model' THEN 'model' WHEN 'panel' THEN 'panel'
+            ELSE 'unjudged' END WHERE json_valid(provenance)""",
+        "DROP INDEX memories_created",
+        "CREATE INDEX memories_page ON memories (namespace, created)",
+        "CREATE INDEX memories_export ON memories (namespace, id)",
+        """CREATE TABLE runs (
+            namespace TEXT NOT NULL,
+            trajectory_id TEXT NOT NULL,
+            memory_id TEXT NOT NULL REFERENCES memories (id) ON DELETE CASCADE,
+            outcome TEXT NOT NULL,
+            PRIMARY KEY (namespace, trajectory_id)
+        ) STRICT, WITHOUT ROWID""",
+        "INSERT INTO runs SELECT 'default', trajectory_id, memory_id, outcome FROM trajectories",
+        "DROP TABLE trajectories",
+        "CREATE INDEX runs_memory ON runs (memory_id)",
+        """CREATE TABLE credited (
+            namespace TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (namespace, key)
+        ) STRICT, WITHOUT ROWID""",
+        "INSERT INTO credited SELECT 'default', key FROM credits",
+        "DROP TABLE credits",
+        """CREATE TABLE changes (
+            number INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+            at TEXT NOT NULL,
+            actor TEXT NOT NULL,
+            namespace TEXT NOT NULL,
+            action TEXT NOT NULL,
+            undone INTEGER
+        ) STRICT""",
+        "CREATE INDEX changes_namespace ON changes (namespace, number)",
+        """CREATE TABLE images (
+            number INTEGER NOT NULL REFERENCES changes (number) ON DELETE CASCADE,
+            memory_id TEXT NOT NULL,
+            before TEXT,
+            after TEXT,
+            vector BLOB,
+            caption_vector BLOB,
+            PRIMARY KEY (number, memory_id)
+        ) STRICT, WITHOUT ROWID""",
     ),
 )
 """Statements that lead from each schema version to the next; `PRAGMA user_version` says how many have been run."""
@@ -124,6 +173,29 @@ class Database:
         """A transaction that holds the write lock; on disk when this returns, undone when it raises."""
         with self._transaction("BEGIN IMMEDIATE") as connection:
             yield connection
+
+    def backup(self, path: Path) -> None:
+        """Copy the file to a new one by SQLite's online backup.
+
+        Raises:
+            DataError: there is a file already.
+            MemoryStoreError: it cannot be written.
+        """
+        if path.exists():
+            raise DataError(f"{path} is there already", remedy="give the name of a new file", code="exists")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            copy = sqlite3.connect(path)
+        except (OSError, sqlite3.Error) as error:
+            raise store_error(path, error) from error
+        try:
+            self._connection.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")  # one file, nothing beside it
+        except sqlite3.Error as error:
+            path.unlink(missing_ok=True)
+            raise store_error(path, error) from error
+        finally:
+            copy.close()
 
     def close(self) -> None:
         """Close the connection; the last one of a file also folds the log into it."""

@@ -6,7 +6,8 @@
     unjudged    the newer one stays           correct or incorrect: the twin stays, the draft is dropped
 
 So a failure never replaces a success, a guess never replaces a verdict, and of one question one success and one failure
-stand side by side. Merging what is merely alike is left out.
+stand side by side. Nor does what rests on less (see `Trust`) replace what rests on more. What is merely alike is merged
+by `memory_serve.keep`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-import numpy as np
-
-from memory_serve.ranking import Floats, best
+from memory_serve.ranking import Floats, Ints, best
 from memory_serve.vectors import OUTCOMES, Bucket
 from mia.types import Outcome
 
@@ -25,13 +24,20 @@ Decision = tuple[Literal["stored", "replaced", "kept"], str]
 
 
 def twins(
-    bucket: Bucket, similarities: Floats, threshold: float, modality: str, captioned: bool, source_id: str
+    bucket: Bucket,
+    rows: Ints,
+    similarities: Floats,
+    threshold: float,
+    modality: str,
+    captioned: bool,
+    source_id: str,
 ) -> dict[Outcome, str]:
     """The nearest memory of each outcome that is of the same question as a draft.
 
     Args:
-        bucket: the n memories of the draft's bucket.
-        similarities: raw similarities of the draft to them, (n,).
+        bucket: the memories of the draft's bucket.
+        rows: the m rows that are looked at, (m,).
+        similarities: raw similarities of the draft to them, (m,).
         threshold: similarity from which two questions are the same.
         modality: the draft's modality.
         captioned: whether the draft has a caption.
@@ -40,31 +46,38 @@ def twins(
     Returns:
         Ids by outcome; an outcome without twin is absent.
     """
-    same = (similarities >= threshold) & (bucket.captioned == captioned)
+    same = (similarities >= threshold) & (bucket.captioned[rows] == captioned)
     if modality == "text-image" and not captioned:
         # `Who is this?` asked of two pictures is not one question; without captions only the source can tell.
-        same &= np.fromiter((bool(s) and s == source_id for s in bucket.sources), np.bool_, len(bucket))
+        same &= ~bucket.foreign(source_id)[rows] if source_id else False
+    if not same.any():
+        return {}
+    ids = [bucket.ids[row] for row in rows]
     found: dict[Outcome, str] = {}
     for outcome in OUTCOMES:
-        nearest = best(similarities, bucket.created, bucket.ids, same & bucket.having(outcome), 1)
+        nearest = best(similarities, bucket.created[rows], ids, same & bucket.having(outcome)[rows], 1)
         if nearest:
-            found[outcome] = bucket.ids[nearest[0]]
+            found[outcome] = ids[nearest[0]]
     return found
 
 
-def decide(outcome: Outcome, twins: Mapping[Outcome, str], shorter: Callable[[str], bool]) -> Decision:
+def decide(
+    outcome: Outcome, twins: Mapping[Outcome, str], shorter: Callable[[str], bool], weaker: Callable[[str], bool]
+) -> Decision:
     """What to do with a draft.
 
     Args:
         outcome: how the draft's run was judged.
         twins: ids of memories of the same question, by outcome.
         shorter: whether the draft's workflow has fewer words than that of a memory.
+        weaker: whether the draft's outcome rests on less than that of a memory.
     """
     judged = twins.get("correct") or twins.get("incorrect")
     if outcome == "unjudged" and judged:
         return "kept", judged
     own = twins.get(outcome)
     if own:
-        return ("kept", own) if outcome == "correct" and not shorter(own) else ("replaced", own)
+        keeps = weaker(own) or (outcome == "correct" and not shorter(own))
+        return ("kept", own) if keeps else ("replaced", own)
     unjudged = twins.get("unjudged")
     return ("replaced", unjudged) if unjudged else ("stored", "")

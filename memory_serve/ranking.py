@@ -1,4 +1,4 @@
-"""The recall score of the paper (appendix 10): similarity, value and frequency of the memories of one bucket.
+"""The recall score of the paper (appendix 10), or of its released code, for the memories of one bucket.
 
 Pure functions over arrays; n is the number of memories, d the size of a vector. Which memories belong to the bucket,
 and where the vectors come from, is not known here.
@@ -85,6 +85,31 @@ def score(similarities: Floats, uses: Ints, successes: Ints, weights: Weights) -
         "frequency": weights.frequency / (uses + 1),
     }
     return Scores(similarity=similarities, terms=terms, total=terms["similarity"] + terms["value"] + terms["frequency"])
+
+
+def released(similarities: Floats, win_rates: Floats, weights: Weights) -> Scores:
+    """0.7 · normalised similarity + 0.3 · win rate: the score of the released code (ECNU-SII/MIA at e3f5daf).
+
+    Args:
+        similarities: raw similarities of the whole bucket, (n,).
+        win_rates: see `win_rate`, (n,).
+        weights: `similarity` and `value` are used.
+    """
+    terms = {"similarity": weights.similarity * normalise(similarities), "win_rate": weights.value * win_rates}
+    return Scores(similarity=similarities, terms=terms, total=terms["similarity"] + terms["win_rate"])
+
+
+def win_rate(uses: int, successes: int, given: float | None = None) -> float:
+    """The released code's win rate: s/u to four decimals; 1 for a memory that was never shown, as it starts there.
+
+    Args:
+        uses: u.
+        successes: s.
+        given: the rate that an imported file states, which counts until the next credit.
+    """
+    if given is not None:
+        return given
+    return round(successes / uses, 4) if uses else 1.0
 
 
 def best(total: Floats, created: Ints, ids: Sequence[str], among: Flags, k: int) -> list[int]:

@@ -1,20 +1,31 @@
-"""Bodies of the memory service; batch-first, unknown fields refused. Sizes are bounded by the store."""
+"""Bodies of the memory service; batch-first, unknown fields refused. Sizes are bounded by the store.
+
+`namespace` may be left out everywhere but in `ClearRequest`; then it is the one of the service's config.
+"""
 
 from __future__ import annotations
 
-from pydantic import Field, StrictBool
+from pydantic import Field, StrictBool, StrictInt
 
-from memory_serve.protocol import Added, Credited, Draft
-from mia.types import Memory, Question, Recalled, Record, Text
+from memory_serve.protocol import Added, Change, Credited, Draft, Edit, PlanPair, Stored
+from mia.types import Question, Recalled, Record, Text
 
 MAX_QUESTIONS = 64
 
 
-class RecallRequest(Record):
+class Scoped(Record):
+    """A body that says whose memories are meant."""
+
+    namespace: str | None = None
+
+
+class RecallRequest(Scoped):
     """Questions to recall memories for; `k` of each outcome. Send `data:,` in the place of a picture."""
 
     questions: tuple[Question, ...] = Field(max_length=MAX_QUESTIONS)
     k: int = 2
+    skip: int = 0
+    own: StrictBool = False
 
 
 class RecallAnswer(Record):
@@ -23,7 +34,20 @@ class RecallAnswer(Record):
     results: tuple[Recalled, ...]
 
 
-class AddRequest(Record):
+class PairsRequest(Scoped):
+    """Questions to find plan pairs for, `k` for each."""
+
+    questions: tuple[Question, ...] = Field(max_length=MAX_QUESTIONS)
+    k: int = 3
+
+
+class PairsAnswer(Record):
+    """One list per question, in order; each with the most similar question first."""
+
+    results: tuple[tuple[PlanPair, ...], ...]
+
+
+class AddRequest(Scoped):
     """Memories to store: all or none."""
 
     memories: tuple[Draft, ...]
@@ -35,7 +59,20 @@ class AddAnswer(Record):
     results: tuple[Added, ...]
 
 
-class CreditRequest(Record):
+class ImportRequest(Scoped):
+    """Exported memories to store as they are: all or none."""
+
+    memories: tuple[Stored, ...]
+
+
+class EditRequest(Scoped):
+    """New content of a memory; what is left out stays. The version may come in the header `If-Match` instead."""
+
+    edit: Edit
+    version: StrictInt | None = None
+
+
+class CreditRequest(Scoped):
     """Memories that were shown in a run, and whether it was right. A repeated `key` changes nothing."""
 
     ids: tuple[str, ...]
@@ -49,10 +86,35 @@ class CreditAnswer(Record):
     results: tuple[Credited, ...]
 
 
-class DeleteRequest(Record):
+class AbsorbRequest(Scoped):
+    """Memories that the weights of a checkpoint have learned."""
+
+    ids: tuple[str, ...]
+    checkpoint: Text
+
+
+class DeleteRequest(Scoped):
     """Memories to forget."""
 
     ids: tuple[str, ...]
+
+
+class ClearRequest(Scoped):
+    """Forget everything of a namespace, which must be named, or of all (`all`)."""
+
+    all: StrictBool = False
+
+
+class UndoRequest(Scoped):
+    """The change to take back; none: the last one."""
+
+    number: StrictInt | None = None
+
+
+class Count(Record):
+    """How many memories there were."""
+
+    count: int
 
 
 class DeleteAnswer(Record):
@@ -62,6 +124,12 @@ class DeleteAnswer(Record):
 
 
 class Page(Record):
-    """Memories from the newest to the oldest."""
+    """Some memories."""
 
-    memories: tuple[Memory, ...]
+    memories: tuple[Stored, ...]
+
+
+class History(Record):
+    """Changes, the newest first."""
+
+    changes: tuple[Change, ...]

@@ -5,27 +5,35 @@ A mirror of the database without its texts; the store keeps both in step. Nothin
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from local_search.protocol import Vectors
-from memory_serve.ranking import Flags, Ints
+from memory_serve.near import Cell, Grid
+from memory_serve.protocol import TRUSTS, Trust
+from memory_serve.ranking import Flags, Floats, Ints
 from mia.types import Outcome
 
-Key = tuple[str, str]
-"""A bucket: modality and category."""
+Key = tuple[str, str, str]
+"""A bucket: namespace, modality and category."""
 
 OUTCOMES: tuple[Outcome, ...] = ("correct", "incorrect", "unjudged")
 _CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
+_TRUST_CODES = {trust: code for code, trust in enumerate(TRUSTS)}
 _FIRST = 16
 """Rows of a new bucket; the arrays double when they are full."""
+_USES, _SUCCESSES, _CREATED, _OUTCOME, _TRUST, _SOURCE = range(6)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One memory as recall sees it. Vectors have shape (d,) and length 1; `created` is in microseconds since 1970."""
+    """One memory as recall sees it. Vectors have shape (d,) and length 1; `created` is in microseconds since 1970.
+
+    `win_rate` is what the released code calls so, see `memory_serve.ranking`.
+    """
 
     id: str
     bucket: Key
@@ -36,18 +44,28 @@ class Entry:
     successes: int
     created: int
     source_id: str
+    trust: Trust = "unjudged"
+    win_rate: float = 1.0
 
 
 class Bucket:
-    """The n memories of one bucket, as arrays whose first axis is n."""
+    """The n memories of one bucket, as arrays whose first axis is n.
 
-    def __init__(self, dim: int) -> None:
+    Args:
+        dim: length of the vectors.
+        reach: distance of questions that count as the same, see `Grid`.
+    """
+
+    def __init__(self, dim: int, reach: float) -> None:
         self.ids: list[str] = []
-        self.sources: list[str] = []
+        self.rows: dict[str, int] = {}
         self._questions: Vectors = np.zeros((_FIRST, dim), np.float32)
         self._captions: Vectors | None = None
         self._captioned: Flags = np.zeros(_FIRST, np.bool_)
-        self._numbers: NDArray[np.int64] = np.zeros((4, _FIRST), np.int64)
+        self._numbers: NDArray[np.int64] = np.zeros((6, _FIRST), np.int64)
+        self._win_rates: Floats = np.zeros(_FIRST, np.float64)
+        self._grid = Grid(dim, reach)
+        self._cells: list[Cell] = []
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -70,110 +88,181 @@ class Bucket:
     @property
     def uses(self) -> Ints:
         """How often each was shown, (n,)."""
-        return self._numbers[0, : len(self)]
+        return self._numbers[_USES, : len(self)]
 
     @property
     def successes(self) -> Ints:
         """How often that went well, (n,)."""
-        return self._numbers[1, : len(self)]
+        return self._numbers[_SUCCESSES, : len(self)]
 
     @property
     def created(self) -> Ints:
         """When each was made, in microseconds since 1970, (n,)."""
-        return self._numbers[2, : len(self)]
+        return self._numbers[_CREATED, : len(self)]
+
+    @property
+    def win_rates(self) -> Floats:
+        """Win rates, (n,)."""
+        return self._win_rates[: len(self)]
 
     def having(self, outcome: Outcome) -> Flags:
         """Which memories have this outcome, (n,)."""
-        flags: Flags = self._numbers[3, : len(self)] == _CODES[outcome]
+        flags: Flags = self._numbers[_OUTCOME, : len(self)] == _CODES[outcome]
+        return flags
+
+    def trusted(self, levels: Sequence[Trust]) -> Flags:
+        """Which memories' outcomes rest on one of these, (n,)."""
+        if len(set(levels)) == len(TRUSTS):
+            return np.ones(len(self), np.bool_)
+        flags: Flags = np.isin(self._numbers[_TRUST, : len(self)], [_TRUST_CODES[level] for level in levels])
         return flags
 
     def foreign(self, source_id: str) -> Flags:
-        """Which memories do not stem from this question, (n,); all if the id is empty."""
-        return np.fromiter((not source_id or s != source_id for s in self.sources), np.bool_, len(self))
+        """Which memories do not stem from this question, (n,); all if the id is empty.
 
-    def append(self, entry: Entry) -> int:
-        """Add a row; returns its number."""
-        row = len(self)
-        if row == len(self._questions):
-            self._double()
-        self.ids.append(entry.id)
-        self.sources.append(entry.source_id)
-        self.write(row, entry)
-        return row
+        Ids are compared by 64-bit hashes: of a billion memories one would be left out wrongly once in 18 billion calls.
+        """
+        if not source_id:
+            return np.ones(len(self), np.bool_)
+        flags: Flags = self._numbers[_SOURCE, : len(self)] != hash(source_id)
+        return flags
 
-    def write(self, row: int, entry: Entry) -> None:
-        """Overwrite a row."""
-        self.ids[row], self.sources[row] = entry.id, entry.source_id
-        self._questions[row] = entry.question
-        if entry.caption is not None and self._captions is None:
-            self._captions = np.zeros_like(self._questions)
-        if self._captions is not None:
-            self._captions[row] = 0.0 if entry.caption is None else entry.caption
-        self._captioned[row] = entry.caption is not None
-        self._numbers[:, row] = entry.uses, entry.successes, entry.created, _CODES[entry.outcome]
+    def near(self, question: Vectors) -> Ints:
+        """Rows that may be of the same question as a vector, (d,): all that are, and some more. Rising, (m,)."""
+        if not self._grid.useful:
+            return np.arange(len(self))
+        return np.array(sorted(self.rows[name] for name in self._grid.near(question)), np.int64)
 
-    def remove(self, row: int) -> str | None:
-        """Drop a row by moving the last one into its place; returns the id that moved, if one did."""
-        last = len(self) - 1
-        moved = None
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Add memories, or overwrite what was known of them."""
+        vectors = np.stack([entry.question for entry in entries])
+        cells = self._grid.cells(vectors) if self._grid.useful else [b""] * len(entries)
+        self._reserve(len(self) + len(entries))
+        rows = [self._row(entry.id) for entry in entries]
+        self._questions[rows] = vectors
+        self._numbers[:, rows] = np.array(
+            [
+                [e.uses for e in entries],
+                [e.successes for e in entries],
+                [e.created for e in entries],
+                [_CODES[e.outcome] for e in entries],
+                [_TRUST_CODES[e.trust] for e in entries],
+                [hash(e.source_id) for e in entries],
+            ],
+            np.int64,
+        )
+        self._win_rates[rows] = [e.win_rate for e in entries]
+        for row, entry, cell in zip(rows, entries, cells, strict=True):
+            self._put_caption(row, entry.caption)
+            if self._grid.useful and self._cells[row] != cell:
+                if self._cells[row]:
+                    self._grid.remove(entry.id, self._cells[row])
+                self._grid.put(entry.id, cell)
+                self._cells[row] = cell
+
+    def count(self, memory_id: str, uses: int, successes: int, win_rate: float) -> None:
+        """Overwrite the counters of a memory."""
+        row = self.rows[memory_id]
+        self._numbers[_USES, row], self._numbers[_SUCCESSES, row] = uses, successes
+        self._win_rates[row] = win_rate
+
+    def remove(self, memory_id: str) -> None:
+        """Drop a memory by moving the last one into its place."""
+        row, last = self.rows.pop(memory_id), len(self) - 1
+        if self._grid.useful:
+            self._grid.remove(memory_id, self._cells[row])
         if row != last:
-            moved = self.ids[last]
-            self.ids[row], self.sources[row] = moved, self.sources[last]
+            self.ids[row], self._cells[row] = self.ids[last], self._cells[last]
+            self.rows[self.ids[row]] = row
             self._questions[row] = self._questions[last]
             if self._captions is not None:
                 self._captions[row] = self._captions[last]
             self._captioned[row] = self._captioned[last]
             self._numbers[:, row] = self._numbers[:, last]
+            self._win_rates[row] = self._win_rates[last]
         self.ids.pop()
-        self.sources.pop()
-        return moved
+        self._cells.pop()
 
-    def _double(self) -> None:
-        self._questions = np.concatenate([self._questions, np.zeros_like(self._questions)])
+    def _row(self, memory_id: str) -> int:
+        row = self.rows.setdefault(memory_id, len(self))
+        if row == len(self):
+            self.ids.append(memory_id)
+            self._cells.append(b"")
+        return row
+
+    def _put_caption(self, row: int, caption: Vectors | None) -> None:
+        if caption is not None and self._captions is None:
+            self._captions = np.zeros_like(self._questions)
         if self._captions is not None:
-            self._captions = np.concatenate([self._captions, np.zeros_like(self._captions)])
-        self._captioned = np.concatenate([self._captioned, np.zeros_like(self._captioned)])
-        self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)], axis=1)
+            self._captions[row] = 0.0 if caption is None else caption
+        self._captioned[row] = caption is not None
+
+    def _reserve(self, wanted: int) -> None:
+        have = len(self._questions)
+        if wanted <= have:
+            return
+        more = max(wanted, 2 * have) - have
+        self._questions = _grown(self._questions, more)
+        self._captions = None if self._captions is None else _grown(self._captions, more)
+        self._captioned = np.concatenate([self._captioned, np.zeros(more, np.bool_)])
+        self._numbers = np.concatenate([self._numbers, np.zeros((6, more), np.int64)], axis=1)
+        self._win_rates = np.concatenate([self._win_rates, np.zeros(more)])
+
+
+def _grown(vectors: Vectors, more: int) -> Vectors:
+    return np.concatenate([vectors, np.zeros((more, vectors.shape[1]), np.float32)])
 
 
 class Index:
-    """All buckets, and where each memory stands."""
+    """All buckets, and where each memory stands.
 
-    def __init__(self, dim: int) -> None:
+    Args:
+        dim: length of the vectors.
+        reach: see `Bucket`.
+    """
+
+    def __init__(self, dim: int, reach: float = 0.0) -> None:
         self.dim = dim
+        self._reach = reach
         self._buckets: dict[Key, Bucket] = {}
-        self._places: dict[str, tuple[Key, int]] = {}
+        self._places: dict[str, Key] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def __contains__(self, memory_id: object) -> bool:
-        return memory_id in self._places
+    def place(self, memory_id: str) -> Key | None:
+        """The bucket of a memory, or None if it is not known."""
+        return self._places.get(memory_id)
 
     def bucket(self, key: Key) -> Bucket | None:
         """The bucket, or None if it is empty."""
         bucket = self._buckets.get(key)
         return bucket if bucket else None
 
-    def put(self, entry: Entry) -> None:
-        """Add a memory, or overwrite what was known of it."""
-        place = self._places.get(entry.id)
-        if place is not None and place[0] == entry.bucket:
-            self._buckets[entry.bucket].write(place[1], entry)
-            return
-        self.remove(entry.id)
-        bucket = self._buckets.setdefault(entry.bucket, Bucket(self.dim))
-        self._places[entry.id] = (entry.bucket, bucket.append(entry))
+    def buckets(self, namespace: str) -> Iterator[Key]:
+        """Keys of the buckets of a namespace that are not empty, sorted."""
+        yield from sorted(key for key, bucket in self._buckets.items() if key[0] == namespace and bucket)
+
+    def put(self, *entries: Entry) -> None:
+        """Add memories, or overwrite what was known of them; no id twice in one call."""
+        sorted_out: dict[Key, list[Entry]] = {}
+        for entry in entries:
+            if self._places.get(entry.id, entry.bucket) != entry.bucket:
+                self.remove(entry.id)
+            self._places[entry.id] = entry.bucket
+            sorted_out.setdefault(entry.bucket, []).append(entry)
+        for key, belonging in sorted_out.items():
+            self._buckets.setdefault(key, Bucket(self.dim, self._reach)).put(belonging)
+
+    def count(self, memory_id: str, uses: int, successes: int, win_rate: float) -> None:
+        """Overwrite the counters of a memory."""
+        self._buckets[self._places[memory_id]].count(memory_id, uses, successes, win_rate)
 
     def remove(self, memory_id: str) -> None:
         """Forget a memory; one that is not there is no fault."""
-        place = self._places.pop(memory_id, None)
-        if place is None:
-            return
-        key, row = place
-        moved = self._buckets[key].remove(row)
-        if moved is not None:
-            self._places[moved] = (key, row)
+        key = self._places.pop(memory_id, None)
+        if key is not None:
+            self._buckets[key].remove(memory_id)
 
     def clear(self) -> None:
         """Forget all memories."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from memory_serve.protocol import Draft
+from memory_serve.protocol import Draft, Trust
 from mia.chat import ChatModel
 from mia.errors import ConfigError, DataError, ParseError
 from mia.prompts import prompt
@@ -31,6 +31,7 @@ _ANSWER = "[answer]"
 _THINKING = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL | re.IGNORECASE)
 _NUMBERED = re.compile(r"^\s*\d+[.)]\s+\S")
 _BULLET = re.compile(r"^\s*(?:\d+[.)]|[-*•])\s+")
+_TRUST: dict[str, Trust] = {"em": "reference", "f1": "reference", "model": "model", "panel": "panel"}
 _RESULTS = {"correct": "right", "incorrect": "wrong", "unjudged": "not judged"}
 
 Summary = Literal["extractive", "model"]
@@ -81,6 +82,7 @@ def draft(trajectory: Trajectory, judgement: Judgement, workflow: Workflow) -> D
         source_id=trajectory.question.id,
         trajectory_id=trajectory.id,
         provenance={**workflow.provenance, **{name: value for name, value in judged.items() if value}},
+        trust=_TRUST.get(judgement.method, "unjudged"),
     )
 
 

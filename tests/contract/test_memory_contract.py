@@ -178,7 +178,7 @@ async def test_what_is_stored_comes_back_whole(store: MemoryStore) -> None:
     assert (memory.id, memory.uses, memory.successes, memory.category) == (added.id, 0, 0, "location")
     assert Draft.model_validate(memory.model_dump(include=set(Draft.model_fields))) == sent
     assert await store.list() == [memory]
-    assert (await store.recall(ASKED)).successes[0].memory == memory
+    assert (await store.recall(ASKED)).successes[0].memory == memory.memory
 
 
 async def test_the_newest_is_listed_first(store: MemoryStore) -> None:

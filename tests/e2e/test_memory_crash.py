@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def write_and_die(path: Path, after: int | None) -> tuple[dict[int, str], set[in
 def reopen(path: Path) -> tuple[dict[int, Memory], int]:
     """All memories by the number in their question, and how many are recalled; the file must be sound."""
 
-    async def run() -> tuple[list[Memory], int]:
+    async def run() -> tuple[Sequence[Memory], int]:
         store = SqliteMemory(MemoryConfig(path=path), HashEncoder())
         memories = await store.list(limit=1000)
         recalled = await store.recall(Question(id="new", text="Which river flows through town0?"), k=100)

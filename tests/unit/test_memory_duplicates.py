@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def draft(outcome: Outcome, workflow: str, **fields: str) -> Draft:
     return Draft.model_validate({"question": QUESTION, "outcome": outcome, "workflow": workflow, **fields})
 
 
-async def both(path: Path, first: Draft, second: Draft, together: bool) -> tuple[str, Memory, list[Memory]]:
+async def both(path: Path, first: Draft, second: Draft, together: bool) -> tuple[str, Memory, Sequence[Memory]]:
     """What became of the second draft, the first memory as it was, and all memories afterwards."""
     store = SqliteMemory(MemoryConfig(path=path), HashEncoder())
     try:
@@ -82,13 +83,27 @@ async def test_inside_one_batch_the_rule_is_the_same(
         assert sorted(m.outcome for m in memories) == labels
 
 
+def no(_: str) -> bool:
+    return False
+
+
+def yes(_: str) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("outcome", ["correct", "incorrect", "unjudged"])
+def test_what_rests_on_less_replaces_nothing_of_its_own_label(outcome: Outcome) -> None:
+    assert decide(outcome, {outcome: "a"}, yes, yes) == ("kept", "a")
+    assert decide(outcome, {outcome: "a"}, yes, no) == ("replaced", "a")
+
+
 def test_of_equal_length_the_first_success_stays() -> None:
-    assert decide("correct", {"correct": "a"}, lambda twin: False) == ("kept", "a")
+    assert decide("correct", {"correct": "a"}, no, no) == ("kept", "a")
 
 
 def test_a_twin_of_the_same_label_goes_before_an_unjudged_one() -> None:
-    assert decide("incorrect", {"incorrect": "a", "unjudged": "b"}, lambda twin: False) == ("replaced", "a")
-    assert decide("correct", {"incorrect": "a", "unjudged": "b"}, lambda twin: False) == ("replaced", "b")
+    assert decide("incorrect", {"incorrect": "a", "unjudged": "b"}, no, no) == ("replaced", "a")
+    assert decide("correct", {"incorrect": "a", "unjudged": "b"}, no, no) == ("replaced", "b")
 
 
 async def count(path: Path, drafts: list[Draft], duplicate: float = 0.9999) -> int:

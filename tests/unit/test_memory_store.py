@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from memory_serve.config import MemoryConfig
-from memory_serve.core import MemoryCore
 from memory_serve.database import MIGRATIONS, Database
 from memory_serve.hashing import HashEncoder
 from memory_serve.protocol import Draft
 from memory_serve.store import SqliteMemory
+from memory_serve.upkeep import MemoryCore
 from mia.errors import MemoryStoreError
 from mia.types import Question
 
@@ -369,7 +369,7 @@ async def test_closing_waits_for_what_is_under_way(opened: Open, tmp_path: Path)
     assert not store.healthy
     assert len(await asyncio.gather(*writing)) == 20
     connection = sqlite3.connect(tmp_path / "m.db")
-    assert connection.execute("SELECT count(*) FROM credits").fetchone() == (20,)
+    assert connection.execute("SELECT count(*) FROM credited").fetchone() == (20,)
     connection.close()
 
 

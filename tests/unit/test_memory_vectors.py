@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from memory_serve.vectors import OUTCOMES, Entry, Index
 
-KEYS = (("text-only", "human"), ("text-image", "human"))
+KEYS = (("ns", "text-only", "human"), ("ns", "text-image", "human"))
 
 
 def entry(number: int, key: int, seed: int) -> Entry:
@@ -41,13 +41,13 @@ def check(index: Index, wanted: dict[str, Entry]) -> None:
         assert sorted(bucket.ids) == sorted(mine)
         for row, memory_id in enumerate(bucket.ids):
             e = mine[memory_id]
-            assert memory_id in index
+            assert index.place(memory_id) == key
             assert bucket.questions[row].tolist() == e.question.tolist()
             assert bool(bucket.captioned[row]) == (e.caption is not None)
             if bucket.captions is not None:
                 assert bucket.captions[row].tolist() == ([0.0] * 4 if e.caption is None else e.caption.tolist())
-            numbers = (bucket.uses[row], bucket.successes[row], bucket.created[row], bucket.sources[row])
-            assert numbers == (e.uses, e.successes, e.created, e.source_id)
+            numbers = (bucket.uses[row], bucket.successes[row], bucket.created[row])
+            assert numbers == (e.uses, e.successes, e.created)
             assert [bool(bucket.having(o)[row]) for o in OUTCOMES] == [o == e.outcome for o in OUTCOMES]
             assert bool(bucket.foreign("q1")[row]) == (e.source_id != "q1")
 

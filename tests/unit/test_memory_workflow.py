@@ -156,6 +156,7 @@ async def test_a_draft() -> None:
         "source_id": "q1",
         "trajectory_id": "t1",
         "provenance": {"summary": "extractive", "judged_by": "model", "judge": "m", "judge_prompt": "h"},
+        "trust": "model",
     }
 
 

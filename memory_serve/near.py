@@ -1,0 +1,70 @@
+"""Finds what is as good as equal to a vector without comparing it with everything.
+
+Unit vectors are projected on a few random directions and put in the cells of a grid. A projection never makes a
+distance longer, so whatever lies within the radius is in one of the few cells that the radius reaches: nothing is
+missed. With a radius that is small against the spread of the projections (1/sqrt(d)) a cell holds few others, and the
+cost of a look-up hardly depends on how many vectors there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from local_search.protocol import Vectors
+
+Cell = bytes
+_DIRECTIONS = 12
+_ROUNDING = 1e-4
+
+
+def radius(similarity: float) -> float:
+    """Distance of two unit vectors whose cosine is `similarity`."""
+    return math.sqrt(max(0.0, 2.0 * (1.0 - similarity)))
+
+
+class Grid:
+    """Names in cells.
+
+    Args:
+        dim: length of the vectors.
+        reach: distance up to which a vector is found.
+    """
+
+    def __init__(self, dim: int, reach: float) -> None:
+        directions = np.random.default_rng(0).standard_normal((dim, _DIRECTIONS))
+        self._directions = (directions / np.linalg.norm(directions, axis=0)).astype(np.float32)
+        self._reach = reach + _ROUNDING
+        self._width = 2.0 / math.sqrt(dim)  # about two deviations of a projection
+        self.useful = 2 * self._reach <= self._width and dim > _DIRECTIONS
+        """Whether looking here is cheaper than comparing with everything."""
+        self._cells: dict[Cell, set[str]] = {}
+
+    def cells(self, vectors: Vectors) -> list[Cell]:
+        """Cells of vectors, (n, d) to n."""
+        raw = np.floor(vectors @ self._directions / self._width).astype(np.int8).tobytes()
+        return [raw[at : at + _DIRECTIONS] for at in range(0, len(raw), _DIRECTIONS)]
+
+    def put(self, name: str, cell: Cell) -> None:
+        """Add a name to the cell of its vector."""
+        self._cells.setdefault(cell, set()).add(name)
+
+    def remove(self, name: str, cell: Cell) -> None:
+        """Take it out again."""
+        names = self._cells[cell]
+        names.discard(name)
+        if not names:
+            del self._cells[cell]
+
+    def near(self, vector: Vectors) -> Iterator[str]:
+        """All names within reach of a vector, (d,), and some more."""
+        at = (vector @ self._directions).tolist()
+        ranges: Sequence[Sequence[int]] = [
+            range(math.floor((x - self._reach) / self._width), math.floor((x + self._reach) / self._width) + 1)
+            for x in at
+        ]
+        for cell in itertools.product(*ranges):
+            yield from self._cells.get(bytes(x & 255 for x in cell), ())
