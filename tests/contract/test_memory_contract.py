@@ -1,4 +1,4 @@
-"""What every memory store must do: the SQLite store, its client over ASGI, and its client over a real socket."""
+"""What every memory store must do: SQLite, PostgreSQL, and the client over ASGI and over a real socket."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from memory_serve.protocol import MAX_BATCH, MAX_CHARACTERS, MAX_K, Draft, Memor
 from memory_serve.store import SqliteMemory
 from mia.errors import DataError, MemoryStoreError, MiaError
 from mia.types import Outcome, Question, ScoredMemory
+from tests import postgres
 
-Kind = Literal["core", "asgi", "socket"]
-KINDS: tuple[Kind, ...] = ("core", "asgi", "socket")
+Kind = Literal["core", "postgres", "asgi", "socket"]
+KINDS: tuple[Kind, ...] = ("core", "postgres", "asgi", "socket")
 
 
 @contextmanager
@@ -49,12 +50,20 @@ def serving(store: ServedStore) -> Iterator[str]:
         listener.close()
 
 
+def in_postgres() -> SqliteMemory:
+    """A store in a new schema of a real database."""
+    config = postgres.config()  # skips the test where there is none
+    from memory_serve.postgres import PostgresMemory
+
+    return PostgresMemory(config, HashEncoder())
+
+
 @asynccontextmanager
 async def opening(kind: Kind, folder: Path) -> AsyncIterator[tuple[MemoryStore, SqliteMemory]]:
     """A store of a kind, and the core behind it."""
-    core = SqliteMemory(MemoryConfig(path=folder / "m.db"), HashEncoder())
+    core = in_postgres() if kind == "postgres" else SqliteMemory(MemoryConfig(path=folder / "m.db"), HashEncoder())
     try:
-        if kind == "core":
+        if kind in ("core", "postgres"):
             yield core, core
         elif kind == "asgi":
             client = MemoryClient("http://memory", httpx.ASGITransport(create_app(core)), retries=0)
@@ -318,7 +327,10 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=12)
 
 
 @settings(max_examples=40, deadline=None)
-@given(texts=st.tuples(*[ANY_TEXT] * 6), kind=st.sampled_from(("core", "asgi")))
+@given(
+    texts=st.tuples(*[ANY_TEXT] * 6),
+    kind=st.sampled_from(("core", "asgi", *([] if postgres.MISSING else ["postgres"]))),
+)
 def test_any_text_comes_back_as_unicode(texts: tuple[str, ...], kind: Kind) -> None:
     question, caption, workflow, plan, source_id, note = texts
 
