@@ -23,6 +23,7 @@ from inference.search import Search, open_tools
 from inference.tools import ToolBox
 from inference.transcript import Transcript
 from local_search.encoder import MiniLM
+from memory_serve.caption import caption
 from memory_serve.open import open_memory
 from memory_serve.protocol import Added, MemoryStore
 from memory_serve.workflow import prepare
@@ -71,7 +72,9 @@ class Agent:
             models[role] = chats[key]
         encoder = MiniLM()  # loaded when first used; search and memory share it
         search = open_tools(config, encoder, models["executor"])
-        memory = open_memory(config.memory, encoder) if config.memory.enabled else None
+        memory = None
+        if config.memory.enabled:
+            memory = open_memory(config.memory, encoder, models["manager"]).scoped(actor="agent")
         return cls(config, models, search, memory, RunStore(config.runs or home() / "runs"))
 
     async def ask(self, question: Question, reference: Reference | None = None, watch: Watch | None = None) -> Run:
@@ -87,6 +90,7 @@ class Agent:
         """
         transcript = Transcript()
         run_id, started = new_id(), time.monotonic()
+        question = await self._captioned(question, transcript, watch or _ignore)
         context = self.models["executor"].context
         tools = self._driver.toolbox.specs
         episode = mia_episode(
@@ -108,6 +112,18 @@ class Agent:
             run = await self._follow_up(run, reference, watch or _ignore)
             await asyncio.to_thread(self.runs.save, run)
         return run
+
+    async def _captioned(self, question: Question, transcript: Transcript, watch: Watch) -> Question:
+        """The question with a description of its picture, if memory is to have one and it came without."""
+        wanted = self.memory is not None and self.config.memory.caption
+        if not wanted or not question.images or question.caption.strip():
+            return question
+        try:
+            return question.model_copy(update={"caption": await caption(self.models["executor"], question)})
+        except MiaError as error:
+            transcript.degraded.append(error.failure())
+            watch(Degraded(failure=error.failure()))
+            return question
 
     async def _follow_up(self, run: Run, reference: Reference | None, watch: Watch) -> Run:
         degraded = list(run.degraded)

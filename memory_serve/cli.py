@@ -1,4 +1,4 @@
-"""The verbs `mia serve memory`, `mia memory list`, `mia memory show` and `mia memory stats`."""
+"""The verbs `mia serve memory`, `mia memory list`, `show` and `stats`; the others are in `memory_serve.admin`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import Field
 
+from memory_serve.client import read_token
 from memory_serve.config import MemoryConfig
+from mia.chat import ChatModel, open_chat
 from mia.cli import parse, parser
-from mia.config import Config, load
-from mia.errors import ConfigError, DataError
+from mia.config import Config, Models, load
+from mia.errors import DataError
 from mia.http import serve as serve_app
 
 if TYPE_CHECKING:
@@ -32,14 +34,19 @@ class MemoryVerbConfig(Config):
     """Config of the memory verbs."""
 
     memory: MemoryConfig = Field(default_factory=MemoryConfig)  # its path depends on the environment
+    models: Models = Field(default_factory=Models)
+
+    def manager(self) -> ChatModel | None:
+        """The Manager model, if the memory asks it for categories."""
+        return open_chat(self.models.of("manager")) if self.memory.classify == "model" else None
 
 
 def serve(argv: Sequence[str]) -> int:
     """`mia serve memory --port N`."""
     args = parser(
         "serve memory",
-        "Serve a memory over HTTP: /v1/recall, /v1/memories, /v1/credit, /v1/stats.\n"
-        "There is no access control: whoever reaches the port can read, add and delete.",
+        "Serve a memory over HTTP: /v1/recall, /v1/memories, /v1/credit, /v1/export, /v1/stats and others.\n"
+        "Whoever reaches the port can read, add and delete, unless memory.token_env names a variable with a token.",
         [
             "mia serve memory --memory.path team.db --port 5000",
             "mia serve memory --config configs/my.toml     (settings in a section [memory])",
@@ -47,15 +54,16 @@ def serve(argv: Sequence[str]) -> int:
     )
     args.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     args.add_argument("--port", type=int, default=5000, help="port to listen on; 0: any free one (default: 5000)")
-    given, config = _parse(args, argv)
-    if config.url:
-        raise ConfigError("memory.url is set, but a service serves a file", remedy="set memory.path instead of it")
+    given, config = parse_memory(args, argv)
+    memory = config.memory
+    token = read_token(memory.token_env) if memory.token_env else ""
 
     def open_app() -> tuple[FastAPI, str]:
         from memory_serve.app import create_app
-        from memory_serve.open import open_file
+        from memory_serve.open import open_served
 
-        return create_app(open_file(config)), str(config.path)
+        what = memory.url.rpartition("@")[2] or str(memory.path)  # no password of a database
+        return create_app(open_served(memory, manager=config.manager()), token), what
 
     serve_app(given.host, given.port, open_app)
     return 0
@@ -71,8 +79,8 @@ def listing(argv: Sequence[str]) -> int:
     args.add_argument("--limit", type=int, default=20, help="how many (default: 20, at most 1000)")
     args.add_argument("--offset", type=int, default=0, help="how many to skip (default: 0)")
     args.add_argument("--json", action="store_true", help="print whole memories as a JSON list")
-    given, config = _parse(args, argv)
-    memories = _with_store(config, lambda store: store.list(given.limit, given.offset))
+    given, config = parse_memory(args, argv)
+    memories = opened(config, lambda store: store.list(given.limit, given.offset))
     if given.json:
         print("[" + ",\n".join(memory.model_dump_json() for memory in memories) + "]")
     elif memories:
@@ -94,8 +102,8 @@ def show(argv: Sequence[str]) -> int:
     )
     args.add_argument("id", metavar="ID", help="id, as `mia memory list` prints it")
     args.add_argument("--json", action="store_true", help="print the memory as JSON")
-    given, config = _parse(args, argv)
-    memory = _with_store(config, lambda store: store.get(given.id))
+    given, config = parse_memory(args, argv)
+    memory = opened(config, lambda store: store.get(given.id))
     if memory is None:
         raise DataError(f"no memory {given.id!r}", remedy="`mia memory list` prints the ids", code="not_found")
     print(memory.model_dump_json(indent=2) if given.json else _details(memory))
@@ -110,8 +118,8 @@ def stats(argv: Sequence[str]) -> int:
         ["mia memory stats", "mia memory stats --memory.path team.db --json"],
     )
     args.add_argument("--json", action="store_true", help="print the counts as JSON")
-    given, config = _parse(args, argv)
-    found = _with_store(config, lambda store: store.stats())
+    given, config = parse_memory(args, argv)
+    found = opened(config, lambda store: store.stats())
     if given.json:
         print(found.model_dump_json(indent=2))
         return 0
@@ -121,26 +129,36 @@ def stats(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parse(args: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, MemoryConfig]:
+def parse_memory(args: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, MemoryVerbConfig]:
+    """The options of a verb that looks at a memory, and its config."""
     args.add_argument("--config", type=Path, metavar="FILE", help="TOML file with a section [memory]")
     given, flags = parse(args, argv)
-    return given, load(MemoryVerbConfig, given.config, flags).memory
+    return given, load(MemoryVerbConfig, given.config, flags)
 
 
-def _with_store(config: MemoryConfig, work: Callable[[MemoryStore], Awaitable[T]]) -> T:
+def opened(config: MemoryVerbConfig, work: Callable[[MemoryStore], Awaitable[T]], must_exist: bool = True) -> T:
+    """What some work on the store of a config gives; the log shows it as done from the command line.
+
+    Raises:
+        DataError: there is no memory yet, and there should be.
+    """
     from memory_serve.open import open_memory
 
-    if not config.url and not config.path.exists():
+    path = config.memory.path
+    if must_exist and not config.memory.url and not path.exists():
         raise DataError(
-            f"no memory at {config.path}", remedy="run something that remembers, or set memory.path", code="no_memory"
+            f"no memory at {path}", remedy="run something that remembers, or set memory.path", code="no_memory"
         )
 
     async def run() -> T:
-        store = open_memory(config)
+        manager = config.manager()
+        store = open_memory(config.memory, manager=manager)
         try:
-            return await work(store)
+            return await work(store.scoped(actor="command line"))
         finally:
             await store.aclose()
+            if manager is not None:
+                await manager.aclose()
 
     return asyncio.run(run())
 

@@ -70,7 +70,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             ELSE 'unjudged' END WHERE json_valid(provenance)""",
         "DROP INDEX memories_created",
         "CREATE INDEX memories_page ON memories (namespace, created)",
-        "CREATE INDEX memories_export ON memories (namespace, id)",
+        "CREATE INDEX memories_asked ON memories (namespace, coalesce(nullif(source_id, ''), question)) "
+        "WHERE outcome = 'incorrect' AND plan != ''",
         """CREATE TABLE runs (
             namespace TEXT NOT NULL,
             trajectory_id TEXT NOT NULL,

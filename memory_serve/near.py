@@ -8,9 +8,8 @@ cost of a look-up hardly depends on how many vectors there are.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -61,10 +60,13 @@ class Grid:
 
     def near(self, vector: Vectors) -> Iterator[str]:
         """All names within reach of a vector, (d,), and some more."""
-        at = (vector @ self._directions).tolist()
-        ranges: Sequence[Sequence[int]] = [
-            range(math.floor((x - self._reach) / self._width), math.floor((x + self._reach) / self._width) + 1)
-            for x in at
-        ]
-        for cell in itertools.product(*ranges):
-            yield from self._cells.get(bytes(x & 255 for x in cell), ())
+        at = vector @ self._directions
+        ends = np.floor(np.stack([at - self._reach, at + self._reach]) / self._width).astype(np.int8)
+        cells = [ends[0].tobytes()]
+        upper = ends[1].tobytes()
+        # The cells are wider than twice the reach, so in each direction it ends in the same cell or in the next.
+        for i in np.flatnonzero(ends[0] != ends[1]).tolist():
+            cells += [cell[:i] + upper[i : i + 1] + cell[i + 1 :] for cell in cells]
+        for cell in cells:
+            if cell in self._cells:
+                yield from self._cells[cell]

@@ -99,6 +99,23 @@ def entry(path: Path, dim: int, row: Sequence[Any]) -> Entry:
     )
 
 
+def fresh_entry(row: State, encoded: Encoded) -> Entry:
+    """What recall holds of a row that is just being written."""
+    return Entry(
+        id=row["id"],
+        bucket=(row["namespace"], row["modality"], row["category"]),
+        outcome=row["outcome"],
+        question=encoded.question,
+        caption=encoded.caption,
+        uses=row["uses"],
+        successes=row["successes"],
+        created=(datetime.fromisoformat(row["created"]) - _EPOCH) // _MICROSECOND,
+        source_id=row["source_id"],
+        trust=row["trust"],
+        win_rate=win_rate(row["uses"], row["successes"], row["win_rate"]),
+    )
+
+
 def _from_blob(path: Path, dim: int, memory_id: str, blob: object) -> Vectors:
     if not isinstance(blob, bytes) or len(blob) != dim * _BLOB.itemsize:
         raise damaged(path, f"the vector of memory {memory_id} does not have {dim} numbers")

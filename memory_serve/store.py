@@ -51,7 +51,7 @@ from memory_serve.upkeep import MemoryCore
 from memory_serve.worker import Worker
 from memory_serve.writing import Call
 from mia.chat import ChatModel
-from mia.errors import DataError, MemoryStoreError
+from mia.errors import ConfigError, DataError, MemoryStoreError
 from mia.types import Question, Recalled
 
 _log = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ class SqliteMemory:
     Raises:
         MemoryStoreError: the file cannot be used, or its vectors were made by another encoder.
         DataError: the config's namespace cannot be one.
+        ConfigError: the Manager model is wanted and there is none.
     """
 
     def __init__(
@@ -99,7 +100,13 @@ class SqliteMemory:
         self._actor = ""
         self._encoder = encoder
         self._classify = classify
-        self._asked = ModelClassifier(manager) if manager is not None and config.classify == "model" else None
+        self._asked: ModelClassifier | None = None
+        if config.classify == "model":
+            if manager is None:
+                raise ConfigError(
+                    'memory.classify is "model", but there is no Manager model', remedy="set models.manager"
+                )
+            self._asked = ModelClassifier(manager)
         self._state = _State()
         self._files: Worker[Call, Any] = Worker("memory-database", self._run)
         self._texts: Worker[list[_Text], list[Vectorised]] = Worker("memory-encoder", self._encode_group)

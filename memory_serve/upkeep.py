@@ -175,6 +175,11 @@ class MemoryCore(MemoryWriter):
         if current is None:
             assert image.vector is not None
             self._put_back(write, image.before, image.vector, image.caption_vector)
+            write.connection.execute("DELETE FROM deleted WHERE id = ?", (memory_id,))
+            write.connection.executemany(
+                "INSERT INTO runs VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                [(image.before["namespace"], run, memory_id, o) for run, o in image.before["runs"].items()],
+            )
             return
         self._restore(write, current, image, image.before)
 

@@ -135,23 +135,14 @@ class Bucket:
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add memories, or overwrite what was known of them."""
-        vectors = np.stack([entry.question for entry in entries])
-        cells = self._grid.cells(vectors) if self._grid.useful else [b""] * len(entries)
         self._reserve(len(self) + len(entries))
         rows = [self._row(entry.id) for entry in entries]
-        self._questions[rows] = vectors
-        self._numbers[:, rows] = np.array(
-            [
-                [e.uses for e in entries],
-                [e.successes for e in entries],
-                [e.created for e in entries],
-                [_CODES[e.outcome] for e in entries],
-                [_TRUST_CODES[e.trust] for e in entries],
-                [hash(e.source_id) for e in entries],
-            ],
-            np.int64,
-        )
-        self._win_rates[rows] = [e.win_rate for e in entries]
+        for row, e in zip(rows, entries, strict=True):
+            self._questions[row] = e.question
+            codes = _CODES[e.outcome], _TRUST_CODES[e.trust], hash(e.source_id)
+            self._numbers[:, row] = e.uses, e.successes, e.created, *codes
+            self._win_rates[row] = e.win_rate
+        cells = self._grid.cells(self._questions[rows]) if self._grid.useful else [b""] * len(entries)
         for row, entry, cell in zip(rows, entries, cells, strict=True):
             self._put_caption(row, entry.caption)
             if self._grid.useful and self._cells[row] != cell:
@@ -252,7 +243,9 @@ class Index:
             self._places[entry.id] = entry.bucket
             sorted_out.setdefault(entry.bucket, []).append(entry)
         for key, belonging in sorted_out.items():
-            self._buckets.setdefault(key, Bucket(self.dim, self._reach)).put(belonging)
+            if key not in self._buckets:
+                self._buckets[key] = Bucket(self.dim, self._reach)
+            self._buckets[key].put(belonging)
 
     def count(self, memory_id: str, uses: int, successes: int, win_rate: float) -> None:
         """Overwrite the counters of a memory."""

@@ -17,7 +17,7 @@ from memory_serve.duplicates import decide, twins
 from memory_serve.log import Image, Write, differences, prune
 from memory_serve.protocol import TRUSTS, Action, Added, Credited, Draft, Edit, Stored
 from memory_serve.ranking import win_rate
-from memory_serve.rows import SELECT, Encoded, State, stored, to_blob, values
+from memory_serve.rows import SELECT, Encoded, State, fresh_entry, stored, to_blob, values
 from memory_serve.vectors import Key
 from mia.errors import DataError, MemoryStoreError
 from mia.types import Outcome, now
@@ -102,7 +102,8 @@ class MemoryWriter(MemoryReader):
 
     def add(self, write: Write, drafts: Sequence[Draft], encoded: Sequence[Encoded]) -> list[Added]:
         """Store drafts in order; see `memory_serve.duplicates` and `memory_serve.keep` for what becomes of each."""
-        added = [self._add(write, draft, e) for draft, e in zip(drafts, encoded, strict=True)]
+        runs = self._known_runs(write, [draft.trajectory_id for draft in drafts if draft.trajectory_id])
+        added = [self._add(write, draft, e, runs) for draft, e in zip(drafts, encoded, strict=True)]
         fresh = {
             a.id: (write.namespace, *e.bucket) for a, e in zip(added, encoded, strict=True) if a.action == "stored"
         }
@@ -115,13 +116,13 @@ class MemoryWriter(MemoryReader):
         """Apply the rules of `memory.keep` after memories came to buckets; which of them were merged into which."""
         raise NotImplementedError
 
-    def _add(self, write: Write, draft: Draft, encoded: Encoded) -> Added:
-        known = None
-        if draft.trajectory_id:
-            known = write.connection.execute(
-                "SELECT memory_id, outcome FROM runs WHERE namespace = ? AND trajectory_id = ?",
-                (write.namespace, draft.trajectory_id),
-            ).fetchone()
+    def _known_runs(self, write: Write, runs: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """The memory and the outcome of the runs that are stored already."""
+        query = f"SELECT * FROM runs WHERE namespace = ? AND trajectory_id IN ({', '.join('?' * len(runs))})"
+        return {row[1]: (row[2], row[3]) for row in write.connection.execute(query, (write.namespace, *runs))}
+
+    def _add(self, write: Write, draft: Draft, encoded: Encoded, runs: dict[str, tuple[str, str]]) -> Added:
+        known = runs.get(draft.trajectory_id)
         # A run is stored once; only a verdict that came later than the run makes it worth looking at again.
         if known and (known[1] != "unjudged" or draft.outcome == "unjudged"):
             return Added(id=known[0], action="known")
@@ -133,6 +134,7 @@ class MemoryWriter(MemoryReader):
             self._replace(write, memory_id, draft, encoded)
         if draft.trajectory_id:
             self._assign(write, memory_id, draft.trajectory_id, draft.outcome, known[0] if known else None)
+            runs[draft.trajectory_id] = memory_id, draft.outcome
         return Added(id=memory_id, action=action)
 
     def _decide(self, write: Write, draft: Draft, encoded: Encoded) -> tuple[Any, str]:
@@ -187,7 +189,7 @@ class MemoryWriter(MemoryReader):
     def _insert(self, write: Write, row: State, encoded: Encoded) -> None:
         caption = None if encoded.caption is None else to_blob(encoded.caption)
         self._put_back(write, {**row, "encoder": self._encoder, "runs": {}}, to_blob(encoded.question), caption)
-        self._mirror(write.connection, "id = ?", (row["id"],))
+        self._index.put(fresh_entry(row, encoded))
 
     def _put_back(self, write: Write, state: State, vector: bytes, caption: bytes | None) -> None:
         """Insert a memory whose whole state is known; the mirror does not learn of it here."""
@@ -197,12 +199,6 @@ class MemoryWriter(MemoryReader):
             f"INSERT INTO memories ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
             tuple(columns.values()),
         )
-        write.connection.execute("DELETE FROM deleted WHERE id = ?", (state["id"],))
-        for run, outcome in state["runs"].items():
-            write.connection.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (state["namespace"], run, state["id"], outcome),
-            )
         write.image(state["id"], Image(None, state))
 
     def _replace(self, write: Write, memory_id: str, draft: Draft, encoded: Encoded) -> None:
@@ -271,6 +267,7 @@ class MemoryWriter(MemoryReader):
             if mine.namespace != write.namespace:
                 raise DataError(f"memory {memory.id!r} belongs to another namespace", code="conflict", status=409)
             return Added(id=memory.id, action="known" if mine == memory else "kept")
+        write.connection.execute("DELETE FROM deleted WHERE id = ?", (memory.id,))
         self._insert(write, values(memory), encoded)
         if memory.trajectory_id:
             write.connection.execute(

@@ -28,6 +28,13 @@ VERBS: dict[str, tuple[str, str]] = {
     "memory list": ("memory_serve.cli:listing", "list what is remembered"),
     "memory show": ("memory_serve.cli:show", "print one memory"),
     "memory stats": ("memory_serve.cli:stats", "count what is remembered"),
+    "memory explain": ("memory_serve.admin:explain", "show what a question would recall, and why"),
+    "memory export": ("memory_serve.admin:export", "write memories to a file"),
+    "memory import": ("memory_serve.admin:load", "read memories from a file"),
+    "memory compact": ("memory_serve.admin:compact", "merge and evict memories by the rules"),
+    "memory backup": ("memory_serve.admin:backup", "copy a memory file that is in use"),
+    "memory undo": ("memory_serve.admin:undo", "take back a change"),
+    "memory clear": ("memory_serve.admin:clear", "forget the memories of a namespace"),
     "model fetch": ("mia.embedded:main", "fetch the embedded model"),
 }
 """Verb (one or two words) to (module:function, what it does). The function takes argv and returns the exit code."""
@@ -51,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help", "help"):
-        print(USAGE.format(verbs="\n".join(f"  {verb:14}{what}" for verb, (_, what) in VERBS.items())), end="")
+        print(USAGE.format(verbs="\n".join(f"  {verb:16}{what}" for verb, (_, what) in VERBS.items())), end="")
         return 0
     if args[0] == "--version":
         from mia import __version__
@@ -74,7 +81,7 @@ def _unknown(args: Sequence[str]) -> int:
         wants_help = len(args) > 1 and args[1] in ("-h", "--help")
         stream = sys.stdout if wants_help else sys.stderr
         print(f"usage: mia {args[0]} VERB [options]\n", file=stream)
-        print("\n".join(f"  mia {verb:14} {VERBS[verb][1]}" for verb in nested), file=stream)
+        print("\n".join(f"  mia {verb:16} {VERBS[verb][1]}" for verb in nested), file=stream)
         return 0 if wants_help else 2
     close = difflib.get_close_matches(args[0], [verb.split()[0] for verb in VERBS], n=1)
     hint = f"; did you mean `mia {close[0]}`?" if close else "; `mia --help` lists the verbs"
