@@ -43,6 +43,8 @@ _FAULTS: tuple[tuple[str, str, str, bool], ...] = (
     ("42501", "refused", "let the user create a schema, or set memory.postgres.schema_name to one it owns", False),
 )
 """Start of PostgreSQL's error code, our code, remedy, whether the same call may succeed later."""
+_REFUSALS = (("does not exist", "3D000"), ("password", "28"), ("authentication", "28"), ("pg_hba.conf", "28"))
+"""A refused connection comes without a code: words of its message, and the code it stands for."""
 _DEADLOCKS = ("40001", "40P01")
 _TRIES = 8
 
@@ -50,7 +52,7 @@ _TRIES = 8
 def store_error(where: str, error: psycopg.Error) -> MemoryStoreError:
     """The typed error for a fault of PostgreSQL."""
     text = " ".join(str(error).split()) or type(error).__name__
-    state = error.sqlstate or ""
+    state = error.sqlstate or next((code for words, code in _REFUSALS if words in text), "")
     for prefix, code, remedy, retryable in _FAULTS:
         if state.startswith(prefix):
             return MemoryStoreError(f"{where}: {text}", remedy=remedy, code=code, retryable=retryable)
