@@ -53,7 +53,7 @@ def read_lines(text: str) -> list[Stored]:
         DataError: a line is no memory.
     """
     memories = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 memories.append(Stored.model_validate_json(line))
@@ -91,7 +91,7 @@ def read_original(text: str, namespace: str) -> list[Stored]:
         memory_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
         try:
             memories.append(_from_entry(entry, {**fields, "id": memory_id, "namespace": namespace}))
-        except (ValueError, TypeError, AttributeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise DataError(f"{modality}/{category}, entry {position + 1}: {error}") from error
     return memories
 
