@@ -61,7 +61,8 @@ def create_app(store: ServedStore, token: str = "") -> FastAPI:
 
 
 def _check_token(token: str, authorization: str) -> None:
-    if token and not hmac.compare_digest(f"Bearer {token}".encode(), authorization.encode()):
+    # Starlette reads headers as Latin-1; encoded back, they are the bytes that were sent.
+    if token and not hmac.compare_digest(f"Bearer {token}".encode(), authorization.encode("latin-1")):
         raise DataError(
             "the bearer token is missing or wrong",
             remedy="send the header `Authorization: Bearer …` with the service's token",

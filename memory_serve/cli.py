@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from memory_serve.protocol import MemoryStore
+    from memory_serve.protocol import MemoryStore, Stored
     from mia.types import Memory
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ def _print_table(memories: Sequence[Memory]) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
-def _details(memory: Memory) -> str:
+def _details(memory: Stored) -> str:
     rows = {
         "id": memory.id,
         "question": memory.question,
@@ -191,6 +191,10 @@ def _details(memory: Memory) -> str:
         "bucket": f"{memory.modality}/{memory.category}",
         "created": f"{memory.created:%Y-%m-%d %H:%M:%S} UTC",
         "from": f"question {memory.source_id or '?'}, run {memory.trajectory_id or '?'}",
+        "trust": memory.trust,
+        "version": str(memory.version),
+        "absorbed": memory.absorbed,
+        "merged": ", ".join(memory.merged_from),
         **memory.provenance,
     }
     lines = [f"{name:10} {value}" for name, value in rows.items() if value]

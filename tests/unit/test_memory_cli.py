@@ -177,3 +177,98 @@ def test_serve(filled: list[Added], capsys: pytest.CaptureFixture[str]) -> None:
     assert service.returncode == 0
     with pytest.raises(MemoryStoreError):
         asyncio.run(MemoryClient(url, retries=0).stats())
+
+
+# ---------------------------------------------------------------------------------------------- looking after a memory
+
+
+def run(*argv: str) -> int:
+    return main(["memory", *argv])
+
+
+def test_explain(filled: list[Added], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", "Which [red]river[/red] flows through Vienna?") == 0
+    out = capsys.readouterr().out
+    # One memory alone: normalised similarity 0, one success in one use: 0.3 · 1/2 twice.
+    assert out.startswith("worked 1   0.3000 = similarity 0.0000 + value 0.1500 + frequency 0.1500   (raw similarity ")
+    assert filled[0].id in out
+    assert run("explain", "Which river flows through Vienna?", "--json", "--memory.score", "released") == 0
+    (scored,) = json.loads(capsys.readouterr().out)["successes"]
+    assert scored["terms"] == {"similarity": 0.0, "win_rate": pytest.approx(0.3)}
+    assert run("explain", "Why?") == 0
+    assert capsys.readouterr().out == "nothing would be recalled\n"
+
+
+def test_export_clear_import(filled: list[Added], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "memories.jsonl"
+    assert run("export", "--out", str(file), "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"memories": 3, "left_out": 0}
+    exported = file.read_text()
+    assert run("clear") == 2
+    assert "--namespace NAME or --all" in capsys.readouterr().err
+    assert run("clear", "--all", "--namespace", "default") == 2
+    assert run("clear", "--namespace", "default' OR '1'='1") == 1
+    assert run("clear", "--namespace", "other") == 0
+    capsys.readouterr()
+    assert run("clear", "--namespace", "default", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"cleared": 3}
+    assert run("import", str(file)) == 0
+    assert capsys.readouterr().out == "3 stored, 0 known, 0 kept as they are here\n"
+    assert run("import", str(file), "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"stored": 0, "known": 3, "kept": 0}
+    assert run("export") == 0
+    assert capsys.readouterr() == (exported, "3 memories\n")
+    assert run("import", str(tmp_path / "none")) == 1
+    file.write_text("{}\n{")
+    assert run("import", str(file)) == 1
+    assert "modality" in capsys.readouterr().err
+
+
+def test_export_for_others(filled: list[Added], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run("export", "--for", "original") == 0
+    out, told = capsys.readouterr()
+    assert sorted(json.loads(out)["text-only"]) == ["human", "location"]
+    assert told == "3 memories, 1 unjudged ones left out\n"
+    assert run("export", "--for", "planner") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["memory_ids"] for row in rows] == [[filled[0].id], [filled[1].id]]
+    # The original's file is told apart by its content, and may found a new memory.
+    file = tmp_path / "memory.json"
+    file.write_text(out)
+    assert run("import", str(file), "--memory.path", str(tmp_path / "new.db")) == 0
+    assert capsys.readouterr().out.startswith("2 stored")
+
+
+def test_compact_and_undo(filled: list[Added], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("compact") == 0
+    assert " ".join(capsys.readouterr().out.split()) == "before 3 absorbed 0 merged 0 evicted 0 after 3"
+    assert run("clear", "--all") == 0
+    assert run("undo", "--json") == 0
+    undone = json.loads(capsys.readouterr().out.splitlines()[1])
+    assert (undone["action"], len(undone["memories"]), undone["actor"]) == ("clear", 3, "command line")
+    assert run("undo", "--list") == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[2] for line in shown.splitlines()] == ["undo", "clear", "credit", "add"]
+    assert f"3 memories, by command line, undone by {undone['undone']}" in shown
+    assert run("undo", "999") == 1
+    assert "no change 999" in capsys.readouterr().err
+    assert run("stats", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["memories"] == 3
+
+
+def test_backup(filled: list[Added], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    assert run("backup", str(copy)) == 0
+    assert capsys.readouterr().out == f"{copy}: {copy.stat().st_size} bytes\n"
+    assert [path.name for path in tmp_path.glob("copy*")] == ["copy.db"]
+    assert run("stats", "--memory.path", str(copy), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["memories"] == 3
+    assert run("backup", str(copy)) == 1
+    assert run("backup", str(tmp_path / "b.db"), "--memory.url", "http://127.0.0.1:9") == 2
+    assert run("backup", str(tmp_path / "b.db"), "--memory.path", str(tmp_path / "none.db")) == 1
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_a_token_that_is_not_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "memory", "--memory.token_env", "NO_SUCH_TOKEN"]) == 2
+    assert "NO_SUCH_TOKEN, which is not set" in capsys.readouterr().err
