@@ -34,7 +34,7 @@ def explain(argv: Sequence[str]) -> int:
     given, config = parse_memory(args, argv)
     question = Question(id=given.id, text=given.question, caption=given.caption)
     k = config.memory.k if given.k is None else given.k
-    found = opened(config, lambda store: store.recall(question, k, given.skip, config.memory.recall_own))
+    found = opened(config, lambda store: store.recall(question, k, given.skip))
     print(found.model_dump_json(indent=2) if given.json else _explained(found))
     return 0
 

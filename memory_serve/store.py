@@ -98,6 +98,7 @@ class SqliteMemory:
     ) -> None:
         self._namespace = check_namespace(config.namespace)
         self._actor = ""
+        self._own = config.recall_own
         self._encoder = encoder
         self._classify = classify
         self._asked: ModelClassifier | None = None
@@ -136,7 +137,7 @@ class SqliteMemory:
         check_question(question, k, skip)
         ((asked, _),) = await self._encoded([question])
         source = storable(question.id)
-        recalled: Recalled = await self._read(self._core.recall, asked, source, k, skip, own)
+        recalled: Recalled = await self._read(self._core.recall, asked, source, k, skip, own or self._own)
         return recalled
 
     async def pairs(self, question: Question, k: int = 3) -> list[PlanPair]:

@@ -285,6 +285,9 @@ async def test_floor_skip_and_own(opened: Open) -> None:
     store = opened(floor=0.99)
     assert [s.memory.source_id for s in (await store.recall(ASKED, k=9, own=True)).successes] == ["new"]
     assert (await store.recall(ASKED, k=9)).ids == ()
+    await store.aclose()
+    store = opened(recall_own=True)
+    assert [s.memory.source_id for s in (await store.recall(ASKED, k=1)).successes] == ["new"]
     for skip in (-1, 1001):
         with pytest.raises(DataError, match=f"skip is {skip}"):
             await store.recall(ASKED, skip=skip)
