@@ -139,11 +139,14 @@ class PostgresDatabase:
                 yield connection
 
     async def writing(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do something in a transaction, again if it and another one waited for each other."""
+        """Do something in a transaction, again if it and another one waited for each other.
+
+        Statements are sent without waiting for their results, until one is looked at.
+        """
         with self._faults():
             for attempt in range(_TRIES):
                 try:
-                    async with self._pool.connection() as connection, connection.transaction():
+                    async with self._pool.connection() as connection, connection.pipeline(), connection.transaction():
                         return await work(connection)
                 except psycopg.OperationalError as error:
                     if error.sqlstate not in _DEADLOCKS or attempt == _TRIES - 1:

@@ -46,9 +46,10 @@ SIMILARITY = (
 )
 BUCKET = "m.namespace = %(namespace)s AND m.modality = %(modality)s AND m.category = %(category)s"
 _ALLOWED = f"{BUCKET} AND m.trust = ANY(%(trusts)s) AND (%(source)s = '' OR m.source_id <> %(source)s)"
+_SAME_ENCODER = "(SELECT value FROM facts WHERE name = 'encoder') = %(encoder)s"
 _BUCKET = f"""
     SELECT m.id, m.outcome, m.uses, m.successes, m.win_rate, {SIMILARITY} AS similarity
-    FROM memories m JOIN facts ON facts.name = 'encoder' AND facts.value = %(encoder)s WHERE {_ALLOWED}
+    FROM memories m WHERE {_ALLOWED} AND {_SAME_ENCODER}
 """
 _NEAREST = """
     SELECT m.id, m.outcome, m.uses, m.successes, m.win_rate, {similarity} AS similarity FROM memories m WHERE m.id IN (
@@ -63,18 +64,18 @@ _TOTALS = {
 }
 _RECALL = """
     WITH bucket AS MATERIALIZED ({bucket}),
-    span AS (SELECT min(similarity) AS low, max(similarity) AS high FROM bucket),
+    span AS MATERIALIZED (SELECT min(similarity) AS low, max(similarity) AS high FROM bucket),
     scored AS MATERIALIZED (
         SELECT b.id, b.outcome,
             %(similarity)s * (b.similarity - span.low) / (span.high - span.low + 1e-8) + {total} AS total
         FROM bucket b, span WHERE b.similarity >= %(floor)s - %(rounding)s
     ),
-    bar AS (
+    bar AS MATERIALIZED (
         SELECT o.outcome, (
             SELECT s.total FROM scored s WHERE s.outcome = o.outcome ORDER BY s.total DESC OFFSET %(last)s LIMIT 1
         ) AS total FROM unnest(ARRAY['correct', 'incorrect', 'unjudged']) o (outcome)
     ),
-    chosen AS (
+    chosen AS MATERIALIZED (
         SELECT s.id FROM scored s JOIN bar ON bar.outcome = s.outcome CROSS JOIN span
         WHERE s.total >= coalesce(bar.total, '-Infinity')
         - %(margin)s - 8 * %(similarity)s * %(rounding)s / (span.high - span.low + 1e-8)
@@ -83,17 +84,18 @@ _RECALL = """
         WHERE b.similarity <= span.low + 2 * %(rounding)s OR b.similarity >= span.high - 2 * %(rounding)s
     )
     SELECT facts.value, found.* FROM facts
-    LEFT JOIN (SELECT {mirrored}, {columns} FROM memories m JOIN chosen USING (id)) found ON true
-    WHERE facts.name = 'encoder'
+    LEFT JOIN (SELECT {mirrored}, {columns} FROM memories m WHERE m.id = ANY(ARRAY(SELECT id FROM chosen))) found
+    ON true WHERE facts.name = 'encoder'
 """
 _PAIRS = f"""
     WITH pairs AS MATERIALIZED (
         SELECT DISTINCT ON (m.id) m.id, bad.plan AS incorrect, {SIMILARITY} AS similarity
-        FROM memories m JOIN facts ON facts.name = 'encoder' AND facts.value = %(encoder)s JOIN memories bad
+        FROM memories m JOIN memories bad
         ON bad.namespace = m.namespace AND bad.modality = m.modality AND bad.category = m.category
         AND coalesce(nullif(bad.source_id, ''), bad.question) = coalesce(nullif(m.source_id, ''), m.question)
         WHERE {BUCKET} AND (m.source_id = '' OR m.source_id <> %(source)s)
         AND m.outcome = 'correct' AND bad.outcome = 'incorrect' AND m.plan <> '' AND bad.plan <> ''
+        AND {_SAME_ENCODER}
         ORDER BY m.id, bad.created DESC, bad.place DESC
     )
     SELECT facts.value, found.* FROM facts LEFT JOIN (

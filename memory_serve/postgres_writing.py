@@ -104,7 +104,8 @@ class PostgresWriter(PostgresReader):
         """Store drafts in order; see `memory_serve.duplicates` and `memory_serve.keep` for what becomes of each."""
         await self.beside(write, *self._add_locks(write.namespace, drafts, encoded))
         known = await self._known_runs(write, drafts)
-        await write.fetch("m.id = ANY(%s)", (sorted({memory_id for memory_id, _ in known.values()}),))
+        if known:
+            await write.fetch("m.id = ANY(%s)", (sorted({memory_id for memory_id, _ in known.values()}),))
         mirror = await self._candidates(write, encoded)
         added = [self._add(write, mirror, known, draft, e) for draft, e in zip(drafts, encoded, strict=True)]
         fresh = {
@@ -296,8 +297,9 @@ class PostgresWriter(PostgresReader):
         await self.beside(write)
         new = True
         if key:
-            query = "INSERT INTO credited VALUES (%s, %b) ON CONFLICT DO NOTHING"
-            new = bool((await write.connection.execute(query, (write.namespace, digest(key)))).rowcount)
+            query = "INSERT INTO credited VALUES (%s, %b) ON CONFLICT DO NOTHING RETURNING 1"
+            row = await (await write.connection.execute(query, (write.namespace, digest(key)))).fetchone()
+            new = row is not None
         given = (write.namespace, possible(ids))
         locked = "SELECT id, uses, successes, win_rate FROM memories WHERE namespace = %s AND id = ANY(%s) ORDER BY id"
         if new:
