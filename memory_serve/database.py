@@ -109,6 +109,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 """Statements that lead from each schema version to the next; `PRAGMA user_version` says how many have been run."""
 
+_CACHE_KIB = 64 * 1024
+"""Page cache: ids are random, so the pages of their index are all over the file."""
+_LOG_PAGES = 8000
+"""Pages of the log (32 MB) after which it is folded into the file: the fewer times, the less is written twice."""
+
 _FAULTS: tuple[tuple[str, str, str, bool], ...] = (
     ("SQLITE_NOTADB", "damaged", "restore a backup, or move the file away to start with an empty memory", False),
     ("SQLITE_CORRUPT", "damaged", "restore a backup, or move the file away to start with an empty memory", False),
@@ -235,6 +240,8 @@ class Database:
             )
         self._connection.execute(f"PRAGMA synchronous = {synchronous}")
         self._connection.execute("PRAGMA foreign_keys = ON")
+        self._connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         found = [row[0] for row in self._connection.execute("PRAGMA quick_check(3)")]
         if found != ["ok"]:
             raise damaged(self.path, "; ".join(found))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from memory_serve.protocol import Action
@@ -26,30 +26,70 @@ class Image:
     caption_vector: bytes | None = None
 
 
-@dataclass(slots=True)
-class Write:
-    """One call that changes something.
+class Pending:
+    """What the calls of one transaction have for the log, written together at its end.
 
-    `version` marks all rows that the transaction changes. The call enters the log when its first image comes.
+    Args:
+        connection: in the transaction.
+        version: marks all rows that it changes.
     """
 
-    connection: sqlite3.Connection
-    version: int
+    def __init__(self, connection: sqlite3.Connection, version: int) -> None:
+        self.connection = connection
+        self.version = version
+        (last,) = connection.execute(
+            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'"
+        ).fetchone()
+        self.last = int(last)
+        self._changes: list[tuple[object, ...]] = []
+        self._images: list[tuple[object, ...]] = []
+
+    def add(self, change: Sequence[object], images: Iterable[Sequence[object]]) -> int:
+        """Note a change and its images; returns its number."""
+        self.last += 1
+        self._changes.append((self.last, *change))
+        self._images += [(self.last, *image) for image in images]
+        return self.last
+
+    def flush(self) -> None:
+        """Write what there is."""
+        self.connection.executemany(
+            "INSERT INTO changes (number, at, actor, namespace, action) VALUES (?, ?, ?, ?, ?)", self._changes
+        )
+        self.connection.executemany("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?)", self._images)
+        self._changes, self._images = [], []
+
+
+@dataclass(slots=True)
+class Write:
+    """One call that changes something; it enters the log when it has an image."""
+
+    pending: Pending
     namespace: str
     actor: str
     action: Action
     number: int | None = None
     images: dict[str, Image] = field(default_factory=dict)
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """In the transaction."""
+        return self.pending.connection
+
+    @property
+    def version(self) -> int:
+        """Marks all rows that the transaction changes."""
+        return self.pending.version
+
     def enter(self) -> int:
-        """The number of this call in the log."""
+        """The number of this call in the log, where it stands from now on."""
         if self.number is None:
-            row = (now().isoformat(timespec="microseconds"), self.actor, self.namespace, self.action)
-            cursor = self.connection.execute(
-                "INSERT INTO changes (at, actor, namespace, action) VALUES (?, ?, ?, ?)", row
-            )
-            self.number = cursor.lastrowid or 0
+            self.number = self.pending.add(self._row(), [])
+        self.pending.flush()
         return self.number
+
+    def _row(self) -> tuple[str, ...]:
+        return now().isoformat(timespec="microseconds"), self.actor, self.namespace, self.action
 
     def image(self, memory_id: str, new: Image) -> None:
         """Note a change of a memory; several in one call become one."""
@@ -68,11 +108,13 @@ class Write:
         kept = {name: i for name, i in self.images.items() if i.before is not None or i.after is not None}
         if not kept:
             return
-        number = self.enter()
-        self.connection.executemany(
-            "INSERT INTO images VALUES (?, ?, ?, ?, ?, ?)",
-            [(number, n, _dumped(i.before), _dumped(i.after), i.vector, i.caption_vector) for n, i in kept.items()],
-        )
+        images = [(n, _dumped(i.before), _dumped(i.after), i.vector, i.caption_vector) for n, i in kept.items()]
+        if self.number is None:
+            self.number = self.pending.add(self._row(), images)
+        else:
+            self.connection.executemany(
+                "INSERT INTO images VALUES (?, ?, ?, ?, ?, ?)", [(self.number, *image) for image in images]
+            )
 
     def state(self, memory_id: str) -> State | None:
         """The whole state of a memory, or None."""

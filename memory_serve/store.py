@@ -89,6 +89,8 @@ class SqliteMemory:
         ConfigError: the Manager model is wanted and there is none.
     """
 
+    _own = False
+
     def __init__(
         self,
         config: MemoryConfig,

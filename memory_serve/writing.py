@@ -14,7 +14,7 @@ from typing import Any
 
 from memory_serve.core import MemoryReader
 from memory_serve.duplicates import decide, twins
-from memory_serve.log import Image, Write, differences, prune
+from memory_serve.log import Image, Pending, Write, differences, prune
 from memory_serve.protocol import TRUSTS, Action, Added, Credited, Draft, Edit, Stored
 from memory_serve.ranking import win_rate
 from memory_serve.rows import SELECT, Encoded, State, fresh_entry, stored, to_blob, values
@@ -61,17 +61,15 @@ class MemoryWriter(MemoryReader):
     def _together(self, calls: Sequence[Call]) -> list[Any]:
         try:
             with self._database.writing() as connection:
-                version = self._refresh(connection) + 1
-                results = []
-                last = 0
-                for call in calls:
-                    write = Write(connection, version, call.namespace, call.actor, call.action or "add")
-                    results.append(self._within(call, write))
-                    last = write.number or last
-                if last:
-                    connection.execute("UPDATE counters SET value = ? WHERE name = 'version'", (version,))
-                    self._seen = version
-                if last // _PRUNED != (last - len(calls)) // _PRUNED:
+                pending = Pending(connection, self._refresh(connection) + 1)
+                before = pending.last
+                writes = [Write(pending, call.namespace, call.actor, call.action or "add") for call in calls]
+                results = [self._within(call, write) for call, write in zip(calls, writes, strict=True)]
+                if pending.last > before:
+                    pending.flush()
+                    connection.execute("UPDATE counters SET value = ? WHERE name = 'version'", (pending.version,))
+                    self._seen = pending.version
+                if pending.last // _PRUNED > before // _PRUNED:
                     prune(connection, self._config.history)
                 return results
         except MemoryStoreError as error:
@@ -83,6 +81,8 @@ class MemoryWriter(MemoryReader):
 
     def _within(self, call: Call, write: Write) -> Any:
         """One call in its savepoint."""
+        if call.action in ("clear", "undo"):  # these write to the log themselves; what is before them must stay
+            write.pending.flush()
         write.connection.execute("SAVEPOINT call")
         try:
             result = call.work(write, *call.args)

@@ -168,13 +168,14 @@ async def test_an_edit_by_http(core: SqliteMemory) -> None:
 
 
 async def test_a_token_is_asked_for(core: SqliteMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = "Bearer sécret".encode()
     async with bare(core, token="sécret") as client:
         for path in ("/v1/stats", "/v1/memories", "/v1/export"):
             for header in ("", "Bearer", "Bearer wrong", "sécret", "Bearer sécretx", "bearer sécret"):
-                answer = await client.get(path, headers={"authorization": header.encode()} if header else {})
+                answer = await client.get(path, headers=[(b"authorization", header.encode())])
                 assert answer.status_code == 401
                 assert answer.json()["error"]["code"] == "unauthorized"
-            assert (await client.get(path, headers={"authorization": "Bearer sécret".encode()})).status_code == 200
+            assert (await client.get(path, headers=[(b"authorization", sent)])).status_code == 200
         assert (await client.post("/v1/clear", json={"all": True})).status_code == 401
         assert (await client.get("/health")).status_code == 200
     monkeypatch.setenv("MY_TOKEN", "s3cret")

@@ -207,10 +207,13 @@ class MemoryMachine(RuleBasedStateMachine):
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
-class TestMachine(MemoryMachine.TestCase):
-    settings = settings(max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=QUIET)
+class LongMachine(MemoryMachine):
+    """The same, for long."""
 
 
-@pytest.mark.long
-class TestMachineLong(MemoryMachine.TestCase):
-    settings = settings(max_examples=2000, stateful_step_count=40, deadline=None, suppress_health_check=QUIET)
+TestMachine = MemoryMachine.TestCase
+TestMachine.settings = settings(max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=QUIET)
+TestMachineLong = pytest.mark.long(LongMachine.TestCase)
+TestMachineLong.settings = settings(
+    max_examples=2000, stateful_step_count=40, deadline=None, suppress_health_check=QUIET
+)
