@@ -22,7 +22,7 @@ from memory_serve.store import SqliteMemory, _State, encode
 from memory_serve.worker import Worker
 from memory_serve.writing import Call
 from mia.chat import ChatModel
-from mia.errors import DataError, MemoryStoreError
+from mia.errors import ConfigError, DataError, MemoryStoreError
 
 
 class PostgresMemory(SqliteMemory):
@@ -37,6 +37,7 @@ class PostgresMemory(SqliteMemory):
     Raises:
         MemoryStoreError: the database cannot be reached or used, or its vectors were made by another encoder.
         DataError: the config's namespace cannot be one.
+        ConfigError: the Manager model is to name the categories, and there is none.
     """
 
     def __init__(
@@ -48,9 +49,16 @@ class PostgresMemory(SqliteMemory):
     ) -> None:
         self._namespace = check_namespace(config.namespace)
         self._actor = ""
+        self._own = config.recall_own
         self._encoder = encoder
         self._classify = classify
-        self._asked = ModelClassifier(manager) if manager is not None and config.classify == "model" else None
+        self._asked: ModelClassifier | None = None
+        if config.classify == "model":
+            if manager is None:
+                raise ConfigError(
+                    'memory.classify is "model", but there is no Manager model', remedy="set models.manager"
+                )
+            self._asked = ModelClassifier(manager)
         self._state = _State()
         self._texts = Worker("memory-encoder", self._encode_group)
         self._loop = LoopThread("memory-postgres")

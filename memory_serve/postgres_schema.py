@@ -2,7 +2,7 @@
 
 Texts are compared byte by byte (collation C), so that both stores sort alike. Vectors stay in the row, which keeps a
 scan over a bucket from looking each of them up elsewhere. `cell` is the vector's place in the grid of
-`memory_serve.near`: an index on it finds the same question among any number of memories.
+`memory_serve.postgres_cells`: an index on it finds the same question among any number of memories.
 Ids of runs and keys of credits may be longer than an index takes; they are found by their digest.
 """
 

@@ -8,19 +8,16 @@ Crediting takes rows. All else has the namespace for itself.
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from local_search.protocol import Vectors
 from memory_serve.duplicates import decide, twins
 from memory_serve.log import Image
-from memory_serve.near import Cell, Grid, radius
+from memory_serve.near import radius
+from memory_serve.postgres_cells import Cells
 from memory_serve.postgres_database import lock_key
 from memory_serve.postgres_log import PostgresWrite, Whole, digest, possible
 from memory_serve.postgres_reading import BUCKET, Mirror, PostgresReader, least_cosine
@@ -39,26 +36,13 @@ _LONGEST_ID = 500
 _WRITTEN = "UPDATE memories m SET {} FROM old WHERE m.id = old.id"
 
 
-class _Cells(Grid):
-    """The grid without contents: its cells are a column of the table."""
-
-    def reached(self, vector: Vectors) -> Iterator[Cell]:
-        """Cells in which a vector within reach of this one, (d,), can lie."""
-        at = (vector @ self._directions).tolist()
-        ranges = [
-            range(math.floor((x - self._reach) / self._width), math.floor((x + self._reach) / self._width) + 1)
-            for x in at
-        ]
-        return (bytes(x & 255 for x in cell) for cell in itertools.product(*ranges))
-
-
 class PostgresWriter(PostgresReader):
     """Adds what changes a memory. Methods that take a `PostgresWrite` are called through `perform`."""
 
     def __init__(self, config: Any, encoder: str, dim: int) -> None:
         super().__init__(config, encoder, dim)
         self._least = least_cosine(min(config.duplicate, config.keep.merge or 1.0), config.weights)
-        self._cells = _Cells(dim, radius(self._least))
+        self._cells = Cells(dim, radius(self._least))
 
     async def perform(self, call: Call) -> Any:
         """Do a call; if it writes, in a transaction of its own."""
@@ -244,7 +228,7 @@ class PostgresWriter(PostgresReader):
 
     def cell(self, vector: Vectors) -> bytes:
         """Where a vector, (d,), stands in the grid."""
-        return self._cells.cells(vector[np.newaxis])[0]
+        return self._cells.cell(vector)
 
     def _replace(self, write: PostgresWrite, memory_id: str, draft: Draft, encoded: Encoded) -> None:
         """New content under the old id; counters and time of creation stay."""
@@ -354,6 +338,6 @@ class PostgresWriter(PostgresReader):
         return len(known)
 
 
-def hash_of(cell: Cell) -> int:
+def hash_of(cell: bytes) -> int:
     """The stripe of a cell; the same in every process."""
     return int.from_bytes(digest(cell.hex())[:4], "big") % _STRIPES

@@ -275,6 +275,15 @@ async def test_crossing_writes_wait_for_each_other_without_harm(replica: Open) -
     assert all(0 <= m.successes <= m.uses for m in memories)
 
 
+async def test_settings_of_the_store_hold_here_too(replica: Open) -> None:
+    store = replica(recall_own=True, namespace="team")
+    (added,) = await store.add(drafts(1))
+    assert (await store.recall(Question(id="q0", text="Which river flows through town0?"))).ids == (added.id,)
+    assert await store.scoped("default").get(added.id) is None
+    with pytest.raises(ConfigError, match="no Manager model"):
+        replica(classify="model")
+
+
 # ---------------------------------------------------------------------------------------------- faults
 
 
