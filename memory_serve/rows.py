@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import secrets
+import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -97,6 +100,17 @@ def entry(path: Path, dim: int, row: Sequence[Any]) -> Entry:
         trust=trust,
         win_rate=win_rate(uses, successes, given),
     )
+
+
+def new_id() -> str:
+    """A UUID of version 7 (RFC 9562): it begins with the time, so what is new lies together in the file's indexes.
+
+    Ids all over the file would make every addition rewrite pages of its own, the more the bigger the file.
+    """
+    chance = secrets.randbits(74)
+    milliseconds = time.time_ns() // 1_000_000
+    bits = milliseconds << 80 | 7 << 76 | (chance >> 62) << 64 | 2 << 62 | (chance & (2**62 - 1))
+    return str(uuid.UUID(int=bits))
 
 
 def fresh_entry(row: State, encoded: Encoded) -> Entry:

@@ -7,7 +7,6 @@ one that fails takes nothing with it. Nothing is acknowledged before the commit.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from memory_serve.duplicates import decide, twins
 from memory_serve.log import Image, Pending, Write, differences, prune
 from memory_serve.protocol import TRUSTS, Action, Added, Credited, Draft, Edit, Stored
 from memory_serve.ranking import win_rate
-from memory_serve.rows import SELECT, Encoded, State, fresh_entry, stored, to_blob, values
+from memory_serve.rows import SELECT, Encoded, State, fresh_entry, new_id, stored, to_blob, values
 from memory_serve.vectors import Key
 from mia.errors import DataError, MemoryStoreError
 from mia.types import Outcome, now
@@ -128,7 +127,7 @@ class MemoryWriter(MemoryReader):
             return Added(id=known[0], action="known")
         action, memory_id = self._decide(write, draft, encoded)
         if action == "stored":
-            memory_id = str(uuid.uuid4())
+            memory_id = new_id()
             self._insert(write, self._row(write.namespace, memory_id, draft, encoded.bucket), encoded)
         elif action == "replaced":
             self._replace(write, memory_id, draft, encoded)
