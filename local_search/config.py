@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from local_search.bounds import MAX_K
 from mia.config import Section
 
-Mode = Literal["hybrid", "bm25", "dense"]
+Mode = Literal["hybrid", "bm25", "dense", "lucene"]
 
 
 class SearchConfig(Section):
@@ -20,7 +20,7 @@ class SearchConfig(Section):
         "local", description="what the agent searches: this section's index, the web (section [web]), or both"
     )
     index: Path | None = Field(None, description="index folder (`mia index build`); empty: the bundled small corpus")
-    mode: Mode = Field("hybrid", description="ranking: hybrid, bm25 or dense; with a url, sent only if set")
+    mode: Mode = Field("hybrid", description="ranking: hybrid, bm25, dense or lucene; with a url, sent only if set")
     k: int = Field(3, ge=1, le=MAX_K, description="passages for each query")
     url: str = Field("", description="base URL of a running search service; empty: search in this process")
 

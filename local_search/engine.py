@@ -1,4 +1,4 @@
-"""Searches an index in this process: BM25, dense or hybrid. Knows no HTTP; `client` is its twin over the network."""
+"""Searches an index in this process: BM25, dense, hybrid, Lucene. Knows no HTTP; `client` is its network twin."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from local_search.dense import Dense
 from local_search.encoder import encoder_of
 from local_search.hybrid import Hybrid
 from local_search.index import EngineName, Manifest, read_manifest
+from local_search.lucene import Lucene
 from local_search.passages import Passages
 from local_search.protocol import Encoder
 from local_search.ranking import Ranker
 from mia.errors import DataError, ToolError
 from mia.types import Hit
 
-_NEEDS: dict[Mode, tuple[EngineName, ...]] = {"hybrid": ("bm25", "dense"), "bm25": ("bm25",), "dense": ("dense",)}
+_NEEDS: dict[Mode, tuple[EngineName, ...]] = {
+    "hybrid": ("bm25", "dense"),
+    "bm25": ("bm25",),
+    "dense": ("dense",),
+    "lucene": ("lucene",),
+}
 
 
 class Found(NamedTuple):
@@ -135,6 +141,8 @@ class SearchEngine:
         for name in _NEEDS[mode]:
             if name == "bm25":
                 rankers.append(Bm25(self._folder / name))
+            elif name == "lucene":
+                rankers.append(Lucene(self._folder / name))
             else:
                 self._encoder = self._encoder or encoder_of(self.manifest.encoder)
                 rankers.append(Dense(self._folder / name, self._encoder))

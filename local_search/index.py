@@ -2,7 +2,7 @@
 
     DIR/manifest.json           what is here; its presence says that the index is finished
     DIR/passages.jsonl          rows of the corpus, with offsets.npy (see `passages`)
-    DIR/bm25/, DIR/dense/       one folder for each engine
+    DIR/bm25/, dense/, lucene/   one folder for each engine
 
 Nothing here knows how an engine works; `build` writes an index and `engine` searches it.
 """
@@ -30,8 +30,9 @@ MANIFEST = "manifest.json"
 QUICK_BYTES = 256 * 1024 * 1024
 """Opening an index checks the checksums of files up to this size in all (a second at most), else the sizes alone."""
 
-EngineName = Literal["bm25", "dense"]
-ENGINES: tuple[EngineName, ...] = ("bm25", "dense")
+EngineName = Literal["bm25", "dense", "lucene"]
+ENGINES: tuple[EngineName, ...] = ("bm25", "dense", "lucene")
+DEFAULT_ENGINES: tuple[EngineName, ...] = ("bm25", "dense")
 
 
 class Stamp(Record):

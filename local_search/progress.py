@@ -7,7 +7,12 @@ from contextlib import contextmanager
 
 from local_search.build import Step
 
-_STAGES = {"read": "reading the corpus", "bm25": "indexing words", "dense": "encoding passages"}
+_STAGES = {
+    "read": "reading the corpus",
+    "bm25": "indexing words",
+    "dense": "encoding passages",
+    "lucene": "indexing by Lucene",
+}
 
 
 @contextmanager
