@@ -59,6 +59,10 @@ class Budget:
         tokens = self.context - self.used_tokens - replies * self.reply_tokens - FORCE_TOKENS
         return max(0, tokens) * BYTES_PER_TOKEN
 
+    def share(self, results: int) -> int:
+        """Bytes that each of several results may take, so that a final answer can still be asked for."""
+        return self.room(replies=1) // max(1, results) - 2 * FORCE_TOKENS
+
     def exhausted(self, told: tuple[Message, ...]) -> StopReason | None:
         """Why no further turn is possible after `told`, or None."""
         if self.calls <= 0:
@@ -155,7 +159,7 @@ def _act(transcript: Transcript, parsed: Parsed, agent: AgentConfig, budget: Bud
     notes = [(bad.id, malformed.render(reason=bad.reason, wanted=wanted)) for bad in parsed.malformed]
     notes += [(call.id, f"Not run: at most {allowed} calls are possible here.") for call in refused]
     if agent.tool_format == "native":
-        return native_results(calls, observations, notes)
+        return native_results(observations, notes, budget)
     return (user(results_text(calls, observations, notes, budget)),)
 
 
@@ -185,17 +189,18 @@ def results_text(
 ) -> str:
     """One tool response with all results, cut to what fits the context; failed calls are left out."""
     shown = [(call, obs) for call, obs in zip(calls, observations, strict=True) if obs.failure is None]
-    share = budget.room(replies=1) // max(1, len(shown)) - 2 * FORCE_TOKENS
+    share = budget.share(len(shown))
     parts = [prompt("executor/result").render(query=label(call), text=clip(obs.text, share)) for call, obs in shown]
     parts += [note for _, note in notes]
     return prompt("executor/observation").render(results=Trusted("\n\n".join(parts)))
 
 
 def native_results(
-    calls: tuple[ToolCall, ...], observations: tuple[Observation, ...], notes: list[tuple[str, str]]
+    observations: tuple[Observation, ...], notes: list[tuple[str, str]], budget: Budget
 ) -> tuple[Message, ...]:
-    """One tool message per call, as native tool calling wants it; that of a failed call is empty."""
-    texts = [(obs.call_id, prompt("executor/bare").render(text=obs.text)) for obs in observations]
+    """One tool message per call, as native tool calling wants it, cut like ours; that of a failed call is empty."""
+    share = budget.share(len(observations))
+    texts = [(obs.call_id, prompt("executor/bare").render(text=clip(obs.text, share))) for obs in observations]
     return tuple(Message(role="tool", text=text, tool_call_id=call_id) for call_id, text in (*texts, *notes))
 
 

@@ -225,6 +225,18 @@ async def test_native_calls_and_results() -> None:
     assert "not null" in second.text
 
 
+async def test_native_results_are_cut_to_fit_too() -> None:
+    calls = (ToolCall(id="a", name="search", arguments={"query": "Vienna"}),)
+    used = Usage(prompt_tokens=1500, completion_tokens=50, calls=1)
+    agent = AgentConfig(tool_format="native", executor=Sampling(max_tokens=200))
+    case = Case(Reply(text="", tool_calls=calls, usage=used), "<answer>x</answer>", agent=agent, context=2048)
+    case.search = FixedSearch([case.search._passages[0].model_copy(update={"text": "word " * 3000})])
+    assert await case.run() == Execution("x", "forced_tokens")
+    result = next(m for m in case.chat.history[-1] if m.role == "tool")
+    assert result.text.endswith("[cut]")
+    assert len(result.text) <= (2048 - 1550 - 200 - 96) * 3
+
+
 async def test_conversation_is_derived_from_the_steps() -> None:
     case = Case("prose", call("Vienna"), "<answer>x</answer>")
     await case.run()
