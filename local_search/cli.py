@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -17,6 +19,8 @@ from mia.errors import ConfigError
 from mia.http import serve as serve_app
 
 if TYPE_CHECKING:
+    import argparse
+
     from fastapi import FastAPI
 
     from local_search.index import EngineName, Manifest
@@ -30,28 +34,29 @@ class ServiceConfig(Config):
 
 def build(argv: Sequence[str]) -> int:
     """`mia index build CORPUS --out DIR`."""
-    args = parser(
-        "index build",
-        "Index a corpus (JSONL, gzipped or not: id and contents, whose first line is the quoted title).",
-        [
-            "mia index build corpus.jsonl --out my-index",
-            "mia index build wiki.jsonl.gz --out wiki-index --engines bm25 --force",
-        ],
-    )
-    args.add_argument("corpus", type=Path, metavar="CORPUS", help="corpus file")
-    args.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the index to")
-    args.add_argument("--engines", default="bm25,dense", help="engines to index for (default: bm25,dense)")
-    args.add_argument("--force", action="store_true", help="replace another or a damaged index in DIR")
-    args.add_argument("--json", action="store_true", help="print the manifest as JSON")
-    given = args.parse_args(argv)
+    given = _build_parser().parse_args(argv)
     engines = _engines(given.engines)
 
     from local_search.build import build_index
+    from local_search.build_memory import parse_memory
+    from local_search.cluster import Ray
     from local_search.progress import bar
 
     started = time.perf_counter()
     with bar() as step:
-        manifest, built = build_index(given.corpus, given.out, engines, given.force, step=step)
+        manifest, built = build_index(
+            given.corpus,
+            given.out,
+            engines,
+            given.force,
+            step=step,
+            format=given.format,
+            memory=parse_memory(given.memory),
+            workers=given.workers,
+            mapper=Ray() if given.engine == "ray" else None,
+            kind=given.kind,
+            tell=lambda message: print(message, file=sys.stderr),
+        )
     if given.json:
         print(manifest.model_dump_json(indent=2))
     elif built:
@@ -59,6 +64,41 @@ def build(argv: Sequence[str]) -> int:
     else:
         print(f"{given.out} is up to date: {_summary(manifest)}")
     return 0
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    from local_search.corpus import FORMATS
+    from local_search.dense_kinds import KINDS
+
+    args = parser(
+        "index build",
+        "Index a corpus: JSONL (Search-R1), TSV (DPR), Parquet or a Wikipedia dump, as it is or as gz, zst or bz2.\n"
+        "A build that was killed is continued by the same command.",
+        [
+            "mia index build corpus.jsonl --out my-index",
+            "mia index build wiki.jsonl.gz --out wiki-index --engines bm25 --force",
+            "mia index build enwiki-latest-pages-articles.xml.bz2 --out enwiki --engines bm25 --memory 8GB",
+        ],
+    )
+    args.add_argument("corpus", type=Path, metavar="CORPUS", help="corpus file")
+    args.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the index to")
+    args.add_argument("--engines", default="bm25,dense", help="engines to index for (default: bm25,dense)")
+    args.add_argument("--format", choices=FORMATS, help="of the corpus (default: by the suffix, else jsonl)")
+    args.add_argument("--memory", default="2GB", metavar="SIZE", help="what the build may use in all (default: 2GB)")
+    cores = os.cpu_count() or 1
+    args.add_argument(
+        "--workers", type=int, default=cores, metavar="N", help=f"processes (default: {cores}, the cores)"
+    )
+    args.add_argument(
+        "--engine",
+        choices=("processes", "ray"),
+        default="processes",
+        help="where shards are made: processes of this machine, or a Ray cluster (default: processes)",
+    )
+    args.add_argument("--kind", choices=("auto", *KINDS), default="auto", help="of the dense index (default: auto)")
+    args.add_argument("--force", action="store_true", help="replace another or a damaged index in DIR")
+    args.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    return args
 
 
 def info(argv: Sequence[str]) -> int:
@@ -133,13 +173,19 @@ def _summary(manifest: Manifest) -> str:
 
 def _details(folder: Path, manifest: Manifest) -> str:
     libraries = ", ".join(f"{name} {release}" for name, release in sorted(manifest.libraries.items()))
+    skipped = f" ({_counts(manifest.skipped)} skipped)" if manifest.skipped else ""
     rows = {
         "index": str(folder),
-        "corpus": f"{manifest.corpus} (sha256 {manifest.corpus_sha256})",
-        "passages": str(manifest.passages),
+        "corpus": f"{manifest.corpus} ({manifest.source or 'jsonl'}, sha256 {manifest.corpus_sha256})",
+        "passages": f"{manifest.passages}{skipped}",
         "engines": ", ".join(manifest.engines),
-        "encoder": f"{manifest.encoder} ({manifest.dim} dimensions)" if manifest.encoder else "none",
+        "counted": _counts(manifest.counts),
+        "encoder": f"{manifest.encoder} ({manifest.dim} dimensions, {manifest.kind})" if manifest.encoder else "none",
         "size": f"{manifest.size / 1e6:.1f} MB in {len(manifest.files)} files, all checksums right",
         "built": f"{manifest.created:%Y-%m-%d %H:%M} UTC, format {manifest.format}, {libraries}",
     }
-    return "\n".join(f"{name:9} {value}" for name, value in rows.items())
+    return "\n".join(f"{name:9} {value}" for name, value in rows.items() if value)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -14,8 +14,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -25,7 +24,7 @@ from pydantic import Field, ValidationError
 from mia.errors import DataError
 from mia.types import Record, now
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 QUICK_BYTES = 256 * 1024 * 1024
 """Opening an index checks the checksums of files up to this size in all (a second at most), else the sizes alone."""
@@ -43,15 +42,23 @@ class Stamp(Record):
 
 
 class Manifest(Record):
-    """What an index holds. `encoder` and `dim` are empty and 0 without the dense engine."""
+    """What an index holds. `encoder`, `dim` and `kind` (of `dense_kinds`) are those of the dense engine.
+
+    `source` is the format of the corpus, `skipped` counts what of it was left out by reason, `counts` words, vocabulary
+    and postings of the BM25 engine; indexes of format 1 do not know these.
+    """
 
     format: int = FORMAT
     corpus: str
     corpus_sha256: str
+    source: str = ""
     passages: int = Field(ge=1)
+    skipped: dict[str, int] = Field(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
     engines: tuple[EngineName, ...] = Field(min_length=1)
     encoder: str = ""
     dim: int = 0
+    kind: str = ""
     libraries: dict[str, str] = Field(default_factory=dict)
     files: dict[str, Stamp]
     created: datetime = Field(default_factory=now)
@@ -63,10 +70,11 @@ class Manifest(Record):
 
     def describes(self, other: Manifest) -> bool:
         """Whether both say the same of corpus, engines and encoder, whenever and with whatever built."""
-        return self._content() == other._content()
+        same_source = self.source == other.source or not (self.source and other.source)
+        return same_source and self._content() == other._content()
 
     def _content(self) -> tuple[object, ...]:
-        return self.format, self.corpus_sha256, sorted(self.engines), self.encoder, self.dim
+        return self.corpus_sha256, sorted(self.engines), self.encoder, self.dim
 
 
 def digest(file: Path) -> str:
@@ -155,21 +163,11 @@ def is_index(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-@contextmanager
-def staged(out: Path) -> Iterator[Path]:
-    """A new sibling folder of `out` to write an index in; it is gone afterwards unless `publish` moved it."""
-    folder = _sibling(out, "building")
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-    except OSError as error:
-        raise DataError(
-            f"cannot write {error.filename or out}: {error.strerror or error}",
-            remedy="check the path, its permissions and the space left",
-            code="unwritable_index",
-        ) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def write_whole(file: Path, text: str) -> None:
+    """Write a file that appears with all its text, or not at all."""
+    unfinished = file.with_name(f"{file.name}.part")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.rename(file)
 
 
 def publish(folder: Path, out: Path, manifest: Manifest) -> None:
@@ -180,7 +178,7 @@ def publish(folder: Path, out: Path, manifest: Manifest) -> None:
     Raises:
         OSError: the folder cannot be moved; what was there is there still.
     """
-    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_whole(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
     if holds(out, manifest):
         return
     retired = _sibling(out, "retired")

@@ -72,8 +72,8 @@ def test_info_of_nothing_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_unknown_engine_is_bad_usage(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["index", "build", str(corpus), "--out", "x", "--engines", "bm25,lucene"]) == 2
-    assert "no engine 'lucene'" in capsys.readouterr().err
+    assert main(["index", "build", str(corpus), "--out", "x", "--engines", "bm25,sphinx"]) == 2
+    assert "no engine 'sphinx'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["index build", "index info", "serve search"])
@@ -82,7 +82,9 @@ def test_help_shows_two_examples(verb: str, capsys: pytest.CaptureFixture[str]) 
         main([*verb.split(), "--help"])
     assert ended.value.code == 0
     _, examples = capsys.readouterr().out.split("examples:\n")
-    assert [line.strip().startswith(f"mia {verb} ") for line in examples.splitlines()] == [True, True]
+    lines = examples.splitlines()
+    assert len(lines) >= 2
+    assert all(line.strip().startswith(f"mia {verb} ") for line in lines)
 
 
 @pytest.mark.parametrize(
