@@ -47,6 +47,12 @@ class Health(BaseModel):
     version: str
 
 
+class ErrorAnswer(BaseModel):
+    """Every answer that is not the wanted one."""
+
+    error: ErrorBody
+
+
 def create_service(
     name: str,
     version: str,
@@ -72,7 +78,11 @@ def create_service(
         if on_close is not None:
             await on_close()
 
-    app = FastAPI(title=f"MIA {name}", version=version, lifespan=lifespan)
+    faults: dict[int | str, dict[str, Any]] = {
+        "4XX": {"model": ErrorAnswer, "description": "the request cannot be answered as it is"},
+        "5XX": {"model": ErrorAnswer, "description": "the service cannot answer now"},
+    }
+    app = FastAPI(title=f"MIA {name}", version=version, lifespan=lifespan, responses=faults)
     _add_edge(app, name, CollectorRegistry(), max_body_bytes)
     _add_health(app, name, version, ready)
     return app
