@@ -156,9 +156,9 @@ class _Approximate:
 
     def __init__(self, faiss: Any, index: Any, spec: VectorSpec | None, eight: EightBit | None) -> None:
         self._faiss, self._index, self._eight = faiss, index, eight
-        self._pool = spec.pool if spec else 0
-        if spec and spec.probes:
-            index.nprobe = spec.probes
+        self._pool, self._probes = (spec.pool, spec.probes) if spec else (0, 0)
+        if self._probes:
+            index.nprobe = self._probes
         if spec and spec.effort:
             index.hnsw.efSearch = spec.effort
 
@@ -169,6 +169,11 @@ class _Approximate:
     def _top(self, vector: Vectors, k: int) -> Ranking:
         fetch = min(max(k + _SPARE, self._pool, 4 * k if self._eight else 0), self._index.ntotal)
         scores, rows = self._index.search(vector, fetch)
+        probes = self._probes
+        while 0 < probes < self._index.nlist and (rows[0] >= 0).sum() < min(k, fetch):  # the cells held too few
+            probes = min(2 * probes, self._index.nlist)
+            params = self._faiss.SearchParametersIVF(nprobe=probes)
+            scores, rows = self._index.search(vector, fetch, params=params)
         found = rows[0] >= 0  # FAISS fills up with -1
         kept = rows[0][found]
         exact = self._eight.scores(kept, vector[0]) if self._eight else scores[0][found].astype(np.float64)
