@@ -62,6 +62,8 @@ class _Build(NamedTuple):
     encoder: Encoder | None
     budget: Budget
     mapper: Mapper
+    far: bool
+    """Whether the mapper is the caller's, and does the encoding too."""
     kind: Kind | Literal["auto"]
     step: Step
     tell: Callable[[str], None]
@@ -96,7 +98,7 @@ def build_index(
         format: of the corpus; told by its name if not given.
         memory: bytes that the build may use, all its processes together.
         workers: how many processes make shards; fewer where the memory does not suffice.
-        mapper: makes the shards instead of processes of this machine.
+        mapper: makes the shards and encodes, instead of processes of this machine.
         kind: of the dense index, see `dense_kinds`; `auto` takes what fits the corpus and the memory.
         tell: told in words of what is continued or left behind.
 
@@ -118,8 +120,9 @@ def build_index(
     if present is not None:
         return present, False
     staging = staging_of(out, [*_content(wanted), kind])
-    mapper = mapper or (Processes(budget.workers) if budget.workers > 1 else Here())
-    build = _Build(corpus.resolve(), source, staging, wanted, encoder, budget, mapper, kind, step, tell)
+    local = Processes(budget.workers) if budget.workers > 1 else Here()
+    far = mapper is not None
+    build = _Build(corpus.resolve(), source, staging, wanted, encoder, budget, mapper or local, far, kind, step, tell)
     with staged(staging, lambda: tell(f"waiting for another build of {out}")):
         present = _present(out, wanted, force)
         if present is not None:
@@ -222,7 +225,15 @@ def _built(build: _Build) -> Manifest:
         join_rows(folders, index)
     build.step("read", count, count)
     counts, kind = build_engines.write(
-        index, folders, build.wanted.engines, count, build.encoder, build.kind, build.budget, build.step
+        index,
+        folders,
+        build.wanted.engines,
+        count,
+        build.encoder,
+        build.kind,
+        build.budget,
+        build.step,
+        build.mapper if build.far else None,
     )
     return build.wanted.model_copy(
         update={
