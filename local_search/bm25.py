@@ -32,31 +32,31 @@ will with
 _WORD = re.compile(r"\b\w\w+\b")
 
 
-class Words:
+class Words(dict[str, Any]):
     """Cuts texts into stemmed words: runs of two or more word characters, lower case, without English stop words.
 
-    The same as `bm25s.tokenize` does, which works anew on every occurrence of a word. Texts are composed first (Unicode
-    NFC), so that an accent matches however it was typed. Not safe to share between threads.
+    The same as `bm25s.tokenize` does, which works anew on every occurrence of a word; this dictionary remembers what it
+    made of each. Texts are composed first (Unicode NFC), so that an accent matches however it was typed. Not safe to
+    share between threads.
 
     Args:
         number: what to make of a stem; by default the stem itself.
     """
 
     def __init__(self, number: Callable[[str], Any] = str) -> None:
+        super().__init__(dict.fromkeys(_STOP_WORDS.split()))
         self._stem: Callable[[str], str] = need("Stemmer", "search").Stemmer("english", 0).stemWord
         self._number = number
-        self._known: dict[str, Any] = dict.fromkeys(_STOP_WORDS.split())
+
+    def __missing__(self, word: str) -> Any:
+        made = self[word] = self._number(self._stem(word))
+        return made
 
     def of(self, text: str) -> list[Any]:
         """The words of a text, in order."""
         if not text.isascii():
             text = unicodedata.normalize("NFC", text)
-        known = self._known
-        found = _WORD.findall(text.lower())
-        for word in found:
-            if word not in known:
-                known[word] = self._number(self._stem(word))
-        return [number for word in found if (number := known[word]) is not None]
+        return [made for word in _WORD.findall(text.lower()) if (made := self[word]) is not None]
 
 
 def tokenize(texts: Iterable[str]) -> list[list[str]]:

@@ -124,7 +124,7 @@ def _number_words(shards: Sequence[Path], folder: Path, memory: int) -> NDArray[
         vocabulary.write("{")
         for word, i in heapq.merge(*(_named(shard / _WORDS, i, chunk) for i, shard in enumerate(shards))):
             if word != last:
-                vocabulary.write(f"{',' if count else ''}{json.dumps(word, ensure_ascii=False)}:{count}")
+                vocabulary.write(f'{"," if count else ""}"{word}":{count}')  # word characters need no escapes
                 last, count = word, count + 1
             numbers[i].append(count - 1)
             if len(numbers[i]) * 4 >= chunk:

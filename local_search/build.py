@@ -257,7 +257,7 @@ def _plan(build: _Build, reader: Reader) -> Plan:
     """The plan of the build that is continued, or a new one."""
     plan = plan_of(build.staging)
     if plan is not None and plan.shard_bytes <= build.budget.shard_bytes:
-        shards = sorted((build.staging / "shards").glob("[0-9]*[0-9]"))
+        shards = sorted(path for path in (build.staging / "shards").glob("*") if path.name.isdigit())
         try:
             for shard in shards:
                 read_shard(shard)

@@ -21,10 +21,11 @@ OFFSETS = "offsets.npy"
 
 def writing(rows: Iterable[Row], folder: Path) -> Iterator[Row]:
     """Pass rows on while writing them, and at the end the byte offset of each, and of the end (int64, count + 1)."""
+    encode = json.JSONEncoder(ensure_ascii=False).encode
     offsets = array("q", [0])
     with (folder / ROWS).open("wb") as file:
         for row in rows:
-            line = json.dumps(row._asdict(), ensure_ascii=False).encode("utf-8") + b"\n"
+            line = encode({"id": row.id, "contents": row.contents}).encode("utf-8") + b"\n"
             offsets.append(offsets[-1] + file.write(line))
             yield row
     np.save(folder / OFFSETS, np.frombuffer(offsets, dtype=np.int64))
