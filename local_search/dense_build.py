@@ -33,8 +33,8 @@ from local_search.protocol import Vectors
 from mia.errors import DataError
 from mia.extras import need
 
-TARGET = 0.96
-"""Recall at 10 to reach on the held-out queries; a hundredth above what is promised, for their small number."""
+TARGET = 0.97
+"""Recall at 10 to reach on the held-out queries; above the 0.95 promised, since real questions fare a little worse."""
 BLEND = 0.6
 """Weight of the first of the two vectors that a query lies between."""
 NEARNESS = 0.8
