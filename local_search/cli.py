@@ -147,14 +147,13 @@ def serve(argv: Sequence[str]) -> int:
 
 def _open_app(search: SearchConfig) -> tuple[FastAPI, str]:
     from local_search.app import create_app
-    from local_search.engine import SearchEngine
-    from local_search.open import bundled_index
+    from local_search.open import open_engine
     from local_search.progress import bar
 
     with bar() as step:
-        engine = SearchEngine.open(search.index or bundled_index(step), search.mode)
+        engine = open_engine(search, step)
     engine.warm()
-    return create_app(engine, search.k), f"{_summary(engine.manifest)}, mode {search.mode},"
+    return create_app(engine, search.k), f"{_summary(engine.manifest)}, mode {engine.name.removeprefix('local/')},"
 
 
 def _engines(text: str) -> list[EngineName]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,18 +70,25 @@ def _one_each(model: str, given: Any, count: int) -> NDArray[np.float64]:
     return scores
 
 
+class Reranking(NamedTuple):
+    """How to rank anew: what scores, and how many passages it reads for each query (more if more are asked for)."""
+
+    scorer: Scorer
+    pool: int = 50
+
+
 class Reranked:
     """A ranker whose best rows are ranked anew.
 
     Args:
         ranker: finds the pool.
-        scorer: ranks it.
+        reranking: ranks it.
         text: what is read of a row.
-        pool: how many rows are read for each query; more if more are asked for.
     """
 
-    def __init__(self, ranker: Ranker, scorer: Scorer, text: Callable[[int], str], pool: int = 50) -> None:
-        self._ranker, self._scorer, self._text, self._pool = ranker, scorer, text, pool
+    def __init__(self, ranker: Ranker, reranking: Reranking, text: Callable[[int], str]) -> None:
+        self._ranker, self._text = ranker, text
+        self._scorer, self._pool = reranking
 
     def top(self, queries: Sequence[str], k: int) -> list[Ranking]:
         """See `Ranker`. Queries are scored one by one: no score depends on what is read beside it for another."""

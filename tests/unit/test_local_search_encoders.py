@@ -99,7 +99,8 @@ def test_vectors_are_unit_float32_in_order_and_alone_as_in_a_batch(folder: Path)
     encoder = encoder_of(str(folder))
     assert encoder.dim == 32
     vectors = encoder.encode(TEXTS, "passage")
-    assert (vectors.shape, vectors.dtype) == ((6, 32), np.float32)
+    assert vectors.shape == (6, 32)
+    assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-6)
     np.testing.assert_allclose(
         np.concatenate([encoder.encode([text], "passage") for text in TEXTS]), vectors, atol=1e-5
