@@ -20,18 +20,10 @@ def _rank(
     scores: NDArray[np.float32],
     best: NDArray[np.int64],
 ) -> int:
-    """Add up the scores of a query's words, and keep the best rows with a score above 0 in `best`, in no order.
+    """Add up a query's scores, and keep the best rows with a score above 0 in `best`, in no order; returns how many.
 
-    Args:
-        data: scores by word and row.
-        rows: the row of each.
-        ends: where each word's scores begin, and end.
-        words: numbers of the query's words.
-        scores: zeros, one for each row of the corpus; the sums afterwards.
-        best: room for k row numbers, k at least 1.
-
-    Returns:
-        How many rows are in `best`.
+    `data` and `rows` are scores and rows of each word in turn, which begin and end at `ends`; `words` the query's word
+    numbers; `scores` zeros for each row, the sums afterwards; `best` room for k row numbers, k at least 1.
     """
     for word in words:
         for place in range(ends[word], ends[word + 1]):

@@ -61,9 +61,8 @@ class _Build(NamedTuple):
     wanted: Manifest
     encoder: Encoder | None
     budget: Budget
-    mapper: Mapper
-    far: bool
-    """Whether the mapper is the caller's, and does the encoding too."""
+    mapper: Mapper | None
+    """Makes shards and encodes; without one, processes of this machine make shards."""
     kind: Kind | Literal["auto"]
     step: Step
     tell: Callable[[str], None]
@@ -84,9 +83,7 @@ def build_index(
     kind: Kind | Literal["auto"] = "auto",
     tell: Callable[[str], None] = lambda message: None,
 ) -> tuple[Manifest, bool]:
-    """Index a corpus into the folder `out`, which appears when it is finished and not before.
-
-    Where a build of the same was killed, this one continues it, with whatever memory, workers and mapper.
+    """Index a corpus into `out`, which appears when it is finished. A build that was killed is continued.
 
     Args:
         corpus: corpus file, see `local_search.corpus`.
@@ -102,8 +99,7 @@ def build_index(
         kind: of the dense index, see `dense_kinds`; `auto` takes what fits the corpus and the memory.
         tell: told in words of what is continued or left behind.
 
-    Returns:
-        The manifest, and whether the index was built; it is not if `out` holds the same already.
+    Returns the manifest, and whether the index was built; it is not if `out` holds the same already.
 
     Raises:
         DataError: the corpus is broken or empty, or `out` holds something else.
@@ -120,17 +116,20 @@ def build_index(
     if present is not None:
         return present, False
     staging = staging_of(out, [*_content(wanted), kind])
-    local = Processes(budget.workers) if budget.workers > 1 else Here()
-    far = mapper is not None
-    build = _Build(corpus.resolve(), source, staging, wanted, encoder, budget, mapper or local, far, kind, step, tell)
-    with staged(staging, lambda: tell(f"waiting for another build of {out}")):
-        present = _present(out, wanted, force)
+    build = _Build(corpus.resolve(), source, staging, wanted, encoder, budget, mapper, kind, step, tell)
+    return _published(build, out, force)
+
+
+def _published(build: _Build, out: Path, force: bool) -> tuple[Manifest, bool]:
+    """Build, and put the index in place; unless another build has done so while this one waited for it."""
+    with staged(build.staging, lambda: build.tell(f"waiting for another build of {out}")):
+        present = _present(out, build.wanted, force)
         if present is not None:
             return present, False
-        for other in leftovers(out, staging):
-            tell(f"an unfinished build of another corpus or other settings goes when this one ends: {other}")
+        for other in leftovers(out, build.staging):
+            build.tell(f"an unfinished build of another corpus or other settings goes when this one ends: {other}")
         manifest = _built(build)
-        publish(staging / "index", out, manifest)
+        publish(build.staging / "index", out, manifest)
     clear(out)
     return manifest, True
 
@@ -209,9 +208,9 @@ def _present(out: Path, wanted: Manifest, force: bool) -> Manifest | None:
 def _built(build: _Build) -> Manifest:
     """Build everything in the staging folder; what is there already is taken over."""
     reader = reader_of(build.corpus, build.format)
-    plan = _plan(build, reader)
+    plan, made = _plan(build, reader)
     folders = [build.staging / "shards" / f"{number:06}" for number in range(plan.shards)]
-    shards = _shards(build, folders)
+    shards = _shards(build, folders, made)
     count = sum(shard.rows for shard in shards)
     if count == 0:
         raise DataError(
@@ -233,7 +232,7 @@ def _built(build: _Build) -> Manifest:
         build.kind,
         build.budget,
         build.step,
-        build.mapper if build.far else None,
+        build.mapper,
     )
     return build.wanted.model_copy(
         update={
@@ -253,41 +252,38 @@ def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def _plan(build: _Build, reader: Reader) -> Plan:
-    """The plan of the build that is continued, or a new one."""
+def _plan(build: _Build, reader: Reader) -> tuple[Plan, dict[str, Shard]]:
+    """The plan of the build that is continued, with the shards that it made, or a new plan."""
     plan = plan_of(build.staging)
     if plan is not None and plan.shard_bytes <= build.budget.shard_bytes:
-        shards = sorted(path for path in (build.staging / "shards").glob("*") if path.name.isdigit())
+        folders = [path for path in (build.staging / "shards").glob("*") if path.name.isdigit()]
         try:
-            for shard in shards:
-                read_shard(shard)
+            made = {folder.name: read_shard(folder) for folder in folders}
         except DataError as error:
             build.tell(f"the unfinished build is of no use: {error.message}")
         else:
-            build.tell(f"continuing an unfinished build, {len(shards)} of {plan.shards} shards are done")
-            return plan
+            build.tell(f"continuing an unfinished build, {len(made)} of {plan.shards} shards are done")
+            return plan, made
     for path in build.staging.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def step(units: int, share: float) -> None:
         build.step("cut", units, round(units / share) if share else 0)
 
-    return cut(reader, build.staging, build.budget.shard_bytes, step)
+    return cut(reader, build.staging, build.budget.shard_bytes, step), {}
 
 
-def _shards(build: _Build, folders: Sequence[Path]) -> list[Shard]:
-    """All shards; those that are missing are made."""
+def _shards(build: _Build, folders: Sequence[Path], made: dict[str, Shard]) -> list[Shard]:
+    """All shards; those that are not made yet are made."""
     for part in (build.staging / "shards").glob("*.part*"):
         shutil.rmtree(part)
     words = "bm25" in build.wanted.engines
-    tasks = [
-        Task(build.corpus, build.format, build.staging / "raw" / folder.name, folder, words)
-        for folder in folders
-        if not folder.exists()
-    ]
-    done = [folder for folder in folders if folder.exists()]
-    rows = sum(read_shard(folder).rows for folder in done)
-    for number, shard in enumerate(build.mapper(tasks, make_shard), len(done) + 1):
+    missing = [folder for folder in folders if folder.name not in made]
+    tasks = [Task(build.corpus, build.format, build.staging / "raw" / path.name, path, words) for path in missing]
+    rows = sum(shard.rows for shard in made.values())
+    mapper = build.mapper or (Processes(build.budget.workers) if build.budget.workers > 1 else Here())
+    for folder, shard in zip(missing, mapper(tasks, make_shard), strict=True):
+        made[folder.name] = shard
         rows += shard.rows
-        build.step("read", rows, rows * len(folders) // number)
-    return [read_shard(folder) for folder in folders]
+        build.step("read", rows, rows * len(folders) // len(made))
+    return [made[folder.name] for folder in folders]
