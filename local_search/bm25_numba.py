@@ -69,4 +69,8 @@ def compiled() -> Any:
     Raises:
         ConfigError: numba is not installed.
     """
-    return need("numba", "search").njit(nogil=True, cache=True)(_rank)
+    compiler = need("numba", "search").njit
+    try:
+        return compiler(nogil=True, cache=True)(_rank)
+    except RuntimeError:  # there is no folder that may be written to keep the machine code in
+        return compiler(nogil=True)(_rank)

@@ -122,6 +122,12 @@ def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
             list(read_rows(path))
 
 
+def test_file_without_line_ends_does_not_fill_the_memory(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="line 1: longer than 67108864 bytes") as caught:
+        list(read_rows(_file(tmp_path, b"x" * (64 * 1024 * 1024 + 1))))
+    assert caught.value.code == "broken_row"
+
+
 def test_lone_surrogates_become_replacement_characters(tmp_path: Path) -> None:
     [row] = read_rows(_file(tmp_path, rb'{"id": "\ud800", "contents": "a\udc00b \ud83d\ude00"}'))
     assert row == Row("\ufffd", "a\ufffdb 😀")
