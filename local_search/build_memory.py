@@ -11,7 +11,7 @@ _MB = 1_000_000
 DEFAULT = 2_000 * _MB
 _BASE, _WORKER = 100 * _MB, 90 * _MB
 """What Python with numpy, and here with pyarrow and zstandard too, needs before it does anything."""
-_DENSE = 900 * _MB
+_DENSE = 600 * _MB
 """What torch with the encoder's weights and a batch needs."""
 _PER_BYTE = 16
 """Memory for a byte of a shard, for each process: 5 in English prose, more where hardly a word comes twice."""

@@ -16,6 +16,7 @@ import shutil
 import uuid
 from contextlib import suppress
 from datetime import datetime
+from glob import escape
 from pathlib import Path
 from typing import Literal
 
@@ -35,10 +36,11 @@ DEFAULT_ENGINES: tuple[EngineName, ...] = ("bm25", "dense")
 
 
 class Stamp(Record):
-    """Size and SHA-256 of a file."""
+    """Size and SHA-256 of a file; of one that lies elsewhere (see `adopt`) the time of its last change, in ns."""
 
     bytes: int = Field(ge=0)
-    sha256: str
+    sha256: str = ""
+    modified: int = 0
 
 
 class Manifest(Record):
@@ -91,6 +93,14 @@ def stamps(folder: Path) -> dict[str, Stamp]:
     }
 
 
+def stamp_of(file: Path, whole: bool = False) -> Stamp:
+    """The stamp of a file, with its checksum if it is to be read as a `whole`, else with its time of change."""
+    found = file.stat()
+    if whole:
+        return Stamp(bytes=found.st_size, sha256=digest(file))
+    return Stamp(bytes=found.st_size, modified=found.st_mtime_ns)
+
+
 def read_manifest(folder: Path, full: bool = False) -> Manifest:
     """The manifest of an index, after checking that the index is whole.
 
@@ -120,6 +130,14 @@ def _check(folder: Path, name: str, stamp: Stamp, check_sum: bool) -> None:
     file = folder / name
     if not file.is_file():
         raise _damaged(folder, f"{name} is missing")
+    if stamp.modified:
+        if stamp_of(file) != stamp:
+            raise DataError(
+                f"index {folder}: {file.resolve()} was changed since it was adopted",
+                remedy="adopt it again: `mia index adopt … --force`",
+                code="damaged_index",
+            )
+        return
     if file.stat().st_size != stamp.bytes:
         raise _damaged(folder, f"{name} has {file.stat().st_size} bytes, not {stamp.bytes}")
     if check_sum and digest(file) != stamp.sha256:
@@ -131,9 +149,11 @@ def _parsed(folder: Path) -> Manifest:
         value = json.loads((folder / MANIFEST).read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"holds no finished index (no {MANIFEST})" if folder.is_dir() else "does not exist"
-        raise DataError(
-            f"index {folder} {what}", remedy="build one: `mia index build CORPUS --out DIR`", code="no_index"
-        ) from error
+        remedy = "build one: `mia index build CORPUS --out DIR`"
+        if any(folder.absolute().parent.glob(f".{escape(folder.name)}.building-*")):
+            what += ", but a build of it was begun"
+            remedy = "give the same `mia index build` command again, it continues"
+        raise DataError(f"index {folder} {what}", remedy=remedy, code="no_index") from error
     except ValueError as error:
         raise _damaged(folder, f"{MANIFEST} is not JSON") from error
     version = value.get("format") if isinstance(value, dict) else None

@@ -19,6 +19,7 @@ from local_search.build_shards import Plan, cut
 from local_search.build_staging import staged, staging_of
 from local_search.build_workers import Here, Processes
 from local_search.corpus import reader_of
+from local_search.engine import SearchEngine
 from local_search.index import MANIFEST, read_manifest
 from local_search.progress import bar
 from local_search.protocol import Mapper, Vectors
@@ -144,6 +145,18 @@ def test_damaged_unfinished_build_is_begun_anew(tmp_path: Path, file: str) -> No
     assert len(said) == 1
     assert "is of no use" in said[0]
     assert read_manifest(tmp_path / "index", full=True) == manifest
+
+
+def test_unfinished_index_is_refused_with_the_way_to_finish_it(tmp_path: Path) -> None:
+    folder = stopped(tmp_path)
+    for place in (tmp_path / "index", folder / "index"):
+        with pytest.raises(DataError) as caught:
+            SearchEngine.open(place, encoder=Lengths())
+        assert caught.value.code == "no_index"
+        assert "mia index build" in caught.value.remedy
+    with pytest.raises(DataError, match="does not exist, but a build of it was begun") as caught:
+        read_manifest(tmp_path / "index")
+    assert "it continues" in caught.value.remedy
 
 
 def test_unfinished_build_of_another_corpus_is_told_and_goes_at_the_end(tmp_path: Path) -> None:
