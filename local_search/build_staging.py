@@ -18,7 +18,7 @@ from typing import Any
 
 from mia.errors import DataError
 
-_IN_VAIN = ("broken_row", "duplicate_id", "empty_corpus", "unreadable_corpus")
+_IN_VAIN = ("broken_row", "duplicate_id", "empty_corpus", "row_mismatch", "unreadable_corpus")
 """Errors after which the same build need not be tried again."""
 
 

@@ -1,4 +1,4 @@
-"""The verbs `mia index build`, `mia index info` and `mia serve search`."""
+"""The verbs `mia index build`, `mia index adopt`, `mia index info` and `mia serve search`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from local_search.index import EngineName, Manifest
+    from local_search.protocol import Encoder
 
 
 class ServiceConfig(Config):
@@ -49,7 +50,8 @@ def build(argv: Sequence[str]) -> int:
             given.out,
             engines,
             given.force,
-            step=step,
+            _encoder(given) if "dense" in engines else None,
+            step,
             format=given.format,
             memory=parse_memory(given.memory),
             workers=given.workers,
@@ -95,10 +97,78 @@ def _build_parser() -> argparse.ArgumentParser:
         default="processes",
         help="where shards are made: processes of this machine, or a Ray cluster (default: processes)",
     )
+    _encoder_flags(args, "all-MiniLM-L6-v2")
     args.add_argument("--kind", choices=("auto", *KINDS), default="auto", help="of the dense index (default: auto)")
     args.add_argument("--force", action="store_true", help="replace another or a damaged index in DIR")
     args.add_argument("--json", action="store_true", help="print the manifest as JSON")
     return args
+
+
+def _encoder_flags(args: argparse.ArgumentParser, default: str | None) -> None:
+    args.add_argument(
+        "--encoder",
+        default=default,
+        required=default is None,
+        metavar="NAME",
+        help="encoder of the vectors: all-MiniLM-L6-v2, a name on the Hugging Face hub such as intfloat/e5-base-v2, or "
+        "a folder" + (f" (default: {default})" if default else ""),
+    )
+    for what in ("query", "passage"):
+        args.add_argument(
+            f"--{what}-prefix", metavar="TEXT", help=f"put before each {what} (default: as the encoder's family has it)"
+        )
+    args.add_argument(
+        "--max-length", type=int, default=0, metavar="N", help="word pieces read of a text (default: the model's own)"
+    )
+
+
+def _encoder_name(given: argparse.Namespace) -> str:
+    from local_search.encoder_names import full_name
+
+    model = str(Path(given.encoder).resolve()) if Path(given.encoder).is_dir() else given.encoder
+    return full_name(model, given.query_prefix, given.passage_prefix, given.max_length)
+
+
+def _encoder(given: argparse.Namespace) -> Encoder:
+    from local_search.encoder import encoder_of
+
+    return encoder_of(_encoder_name(given))
+
+
+def adopt(argv: Sequence[str]) -> int:
+    """`mia index adopt --corpus FILE --faiss FILE --encoder NAME --out DIR`."""
+    args = parser(
+        "index adopt",
+        "Use a ready-made corpus and FAISS index as they are, such as those of Search-R1. Nothing is copied.\n"
+        "Join an index that comes in parts first: cat part_aa part_ab > e5_Flat.index",
+        [
+            "mia index adopt --corpus wiki-18.jsonl --faiss e5_Flat.index --encoder intfloat/e5-base-v2 --out wiki",
+            "mia index adopt --corpus c.jsonl --faiss f.index --encoder /models/bge-base-en-v1.5 --out my-index --json",
+        ],
+    )
+    args.add_argument("--corpus", type=Path, required=True, metavar="FILE", help="JSONL: id and contents, a row a line")
+    args.add_argument("--faiss", type=Path, required=True, metavar="FILE", help="FAISS index; its row i is row i there")
+    args.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the index to")
+    _encoder_flags(args, None)
+    args.add_argument("--unpack", action="store_true", help="write a compressed corpus into DIR, unpacked")
+    args.add_argument("--force", action="store_true", help="replace another index in DIR")
+    args.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    given = args.parse_args(argv)
+
+    from local_search.adopt import adopt as adopted
+    from local_search.progress import bar
+
+    with bar() as step:
+        name = _encoder_name(given)
+        manifest, made = adopted(
+            given.corpus, given.faiss, name, given.out, given.force, given.unpack, lambda n: step("read", n, 0)
+        )
+    if given.json:
+        print(manifest.model_dump_json(indent=2))
+    else:
+        print(f"{'adopted' if made else given.out.as_posix() + ' is up to date:'} {_summary(manifest)}")
+        print(f"mia serve search --search.index {given.out} --search.mode dense", file=sys.stderr)
+    return 0
 
 
 def info(argv: Sequence[str]) -> int:
@@ -180,10 +250,24 @@ def _details(folder: Path, manifest: Manifest) -> str:
         "engines": ", ".join(manifest.engines),
         "counted": _counts(manifest.counts),
         "encoder": f"{manifest.encoder} ({manifest.dim} dimensions, {manifest.kind})" if manifest.encoder else "none",
+        "vectors": _vectors(folder),
         "size": f"{manifest.size / 1e6:.1f} MB in {len(manifest.files)} files, all checksums right",
         "built": f"{manifest.created:%Y-%m-%d %H:%M} UTC, format {manifest.format}, {libraries}",
     }
     return "\n".join(f"{name:9} {value}" for name, value in rows.items() if value)
+
+
+def _vectors(folder: Path) -> str:
+    from local_search.dense_index import read_spec
+    from local_search.dense_kinds import readable
+
+    spec = read_spec(folder / "dense")
+    if spec is None:
+        return ""
+    effort = {"cells": spec.cells, "probes": spec.probes, "looked at twice": spec.pool, "efSearch": spec.effort}
+    told = [f"{number} {name}" for name, number in effort.items() if number]
+    recall = "exact" if spec.recall is None else f"recall@10 {spec.recall:.3f} as measured when built"
+    return ", ".join([f"{spec.kind}, {readable(spec.bytes)}", *told, recall])
 
 
 def _counts(counts: dict[str, int]) -> str:

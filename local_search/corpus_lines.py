@@ -20,7 +20,7 @@ from mia.errors import DataError
 from mia.extras import need
 
 _GZIP, _BZIP2, _ZSTD = b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd"
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _CHUNK = 1 << 16
 _WINDOW = 1 << 27
 """Largest window of a zstd file, in bytes: that of `zstd --long=27`, its own bound."""
@@ -102,7 +102,7 @@ class Lines(Reader):
                         raise self.broken(number, f"longer than {MAX_UNIT} bytes")
                     if number % 256 == 0:
                         self.share = file.tell() / size
-                    bare = (line.removeprefix(_BOM) if number == 1 else line).rstrip(b"\r\n")
+                    bare = (line.removeprefix(BOM) if number == 1 else line).rstrip(b"\r\n")
                     if bare.strip():
                         yield number, bare
         except (OSError, EOFError, zlib.error) as error:

@@ -222,15 +222,18 @@ class _Judge:
         return good / (len(self._queries) * self._wanted)
 
     def least_pool(self, found: Sequence[Rows], eight: EightBit) -> tuple[float, int]:
-        """Recall after a second look at the rows found, and the fewest rows to look at for it."""
+        """Recall after a second look at the rows found, and the rows to look at.
+
+        These are one step more than was needed: by the pool, real questions fare worse than ours.
+        """
         scores = [eight.scores(rows, query) for rows, query in zip(found, self._queries, strict=True)]
-        recall, pool = 0.0, 0
-        for pool in _POOLS:
+        recall = 0.0
+        for number, pool in enumerate(_POOLS):
             best = [rows[:pool][np.argsort(-score[:pool])] for rows, score in zip(found, scores, strict=True)]
             recall = self.recall(best)
             if self.content(recall):
-                break
-        return recall, pool
+                return recall, _POOLS[min(number + 1, len(_POOLS) - 1)]
+        return recall, _POOLS[-1]
 
 
 def _unit(vectors: Vectors) -> Vectors:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from local_search.corpus_rows import Row
-from mia.types import Passage
+from mia.types import Passage, clean_text
 
 ROWS = "passages.jsonl"
 OFFSETS = "offsets.npy"
@@ -82,7 +82,8 @@ class Passages:
 
     def row(self, number: int) -> Row:
         """The row as the corpus had it."""
-        return Row(**json.loads(self._bytes[self._offsets[number] : self._offsets[number + 1]]))
+        value = json.loads(self._bytes[self._offsets[number] : self._offsets[number + 1]])
+        return Row(str(value["id"]), clean_text(value["contents"]))  # an adopted corpus has more fields, odd texts
 
 
 def searched_text(passage: Passage) -> str:

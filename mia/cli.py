@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "show": ("inference.cli:show", "print one trajectory readably"),
     "doctor": ("inference.doctor:main", "list what is there and what each missing thing would enable"),
     "index build": ("local_search.cli:build", "index a corpus for search"),
+    "index adopt": ("local_search.cli:adopt", "use a ready-made corpus and FAISS index as they are"),
     "index info": ("local_search.cli:info", "describe an index"),
     "serve search": ("local_search.cli:serve", "serve an index over HTTP"),
     "serve memory": ("memory_serve.cli:serve", "serve a memory store over HTTP"),
