@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from local_search.encoder import encoder_of
+from local_search.cli import build
+from local_search.config import SearchConfig
+from local_search.encoder import MiniLM, encoder_of
 from local_search.encoder_names import EncoderName, full_name, parse_name
 from local_search.encoders import SentenceEncoder
+from local_search.engine import SearchEngine
+from local_search.index import read_manifest
+from local_search.open import open_search
 from local_search.protocol import Vectors
 from mia.errors import DataError, ModelError
 from tests.tiny_models import sentence_encoder
@@ -156,3 +163,47 @@ def test_model_that_is_not_there_or_damaged_is_told(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(ModelError, match="cannot be loaded"):
         encoder_of(str(broken))
+
+
+# ------------------------------------------------------------------------------------------ in an index
+
+
+@pytest.fixture(scope="module")
+def index(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("index")
+    rows = [{"id": str(i), "contents": f'"{text}"\n{text}'} for i, text in enumerate(["river", "stone", "capital"])]
+    (place / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    words = [str(place / "corpus.jsonl"), "--out", str(place / "index"), "--engines", "dense", "--workers", "1"]
+    assert build([*words, "--encoder", str(folder), "--passage-prefix", "text: "]) == 0
+    return place / "index"
+
+
+async def test_index_is_searched_with_the_encoder_it_names(index: Path, folder: Path) -> None:
+    assert read_manifest(index).encoder == f"{folder}?passage=text%3A%20"
+    search = open_search(SearchConfig(index=index, mode="dense"), encoder=MiniLM())  # a shared one that does not fit
+    [hits] = await search.search(["stone"], 3)
+    from sentence_transformers import SentenceTransformer
+
+    texts = [f"text: {text}\n{text}" for text in ("river", "stone", "capital")]
+    model = SentenceTransformer(str(folder), device="cpu")
+    vectors = model.encode(["query: stone", *texts], normalize_embeddings=True, show_progress_bar=False)
+    scores = vectors[1:] @ vectors[0]
+    assert [hit.passage.id for hit in hits] == [str(row) for row in np.argsort(-scores)]
+    np.testing.assert_allclose([hit.score for hit in hits], sorted(scores, reverse=True), atol=2e-6)
+
+
+def test_index_is_not_searched_with_another_encoder(index: Path, folder: Path) -> None:
+    for other in (MiniLM(), encoder_of(str(folder))):  # the second lacks the prefix
+        with pytest.raises(DataError, match="was built with the encoder") as caught:
+            SearchEngine.open(index, "dense", other)
+        assert caught.value.code == "other_encoder"
+
+
+async def test_folder_of_the_encoder_can_be_set(index: Path, folder: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    search = open_search(SearchConfig(index=index, mode="dense", encoder_path=moved))
+    here = open_search(SearchConfig(index=index, mode="dense"))
+    assert await search.search(["river"], 3) == await here.search(["river"], 3)
+    gone = open_search(SearchConfig(index=index, mode="dense", encoder_path=tmp_path / "gone"))
+    with pytest.raises(ModelError, match="gone cannot be loaded"):
+        await gone.search(["river"], 3)
