@@ -109,8 +109,8 @@ def build_index(
     if "lucene" in engines:
         require_java()
     encoder = (encoder or MiniLM()) if "dense" in engines else None
-    budget = Budget.of(memory, workers, encoder is not None)
     source = format or format_of(corpus)
+    budget = Budget.of(memory, workers, encoder is not None, source == "parquet")
     wanted = _wanted(corpus, source, engines, encoder)
     present = _present(out, wanted, force)
     if present is not None:

@@ -12,12 +12,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from local_search.index import MANIFEST
-
-WORKERS = "local_search.build_workers"
 
 
 def corpus_of(folder: Path, passages: int, seed: int = 0) -> Path:
@@ -29,6 +28,16 @@ def corpus_of(folder: Path, passages: int, seed: int = 0) -> Path:
             words = " ".join(f"w{int(rng.paretovariate(0.6))}" for _ in range(60))
             file.write(json.dumps({"id": f"p{number}", "contents": f'"Passage {number}"\n{words}'}) + "\n")
     return path
+
+
+def as_parquet(corpus: Path) -> Path:
+    """The same rows, in one row group, which a reader must not take as a whole."""
+    arrow: Any = pytest.importorskip("pyarrow")
+    parquet: Any = pytest.importorskip("pyarrow.parquet")
+    rows = [json.loads(line) for line in corpus.read_text(encoding="utf-8").splitlines()]
+    table = arrow.table({name: [row[name] for row in rows] for name in ("id", "contents")})
+    parquet.write_table(table, corpus.with_suffix(".parquet"), row_group_size=len(rows))
+    return corpus.with_suffix(".parquet")
 
 
 def start(corpus: Path, out: Path, *more: str) -> subprocess.Popen[str]:
@@ -133,10 +142,12 @@ def test_two_commands_at_once_leave_one_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("memory", "workers"), [(200, 1), (400, 2)])
-def test_build_stays_within_its_memory(tmp_path: Path, memory: int, workers: int) -> None:
+@pytest.mark.parametrize(("memory", "workers", "source"), [(200, 1, "jsonl"), (250, 1, "parquet"), (400, 2, "jsonl")])
+def test_build_stays_within_its_memory(tmp_path: Path, memory: int, workers: int, source: str) -> None:
     """All processes together; pages that they share are counted more than once, which makes it harder."""
     corpus = corpus_of(tmp_path, 60_000)
+    if source == "parquet":
+        corpus = as_parquet(corpus)
     process = start(corpus, tmp_path / "index", "--memory", f"{memory}MB", "--workers", str(workers))
     said: list[str] = []
     reading = threading.Thread(target=lambda: said.append(finished(process)))
