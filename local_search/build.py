@@ -110,7 +110,7 @@ def build_index(
         require_java()
     encoder = (encoder or MiniLM()) if "dense" in engines else None
     source = format or format_of(corpus)
-    budget = Budget.of(memory, workers, encoder is not None, source == "parquet")
+    budget = Budget.of(memory, workers, encoder is not None, source)
     wanted = _wanted(corpus, source, engines, encoder)
     present = _present(out, wanted, force)
     if present is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from local_search.corpus import Format
+from local_search.corpus_wikipedia import MAX_PAGE
 from mia.errors import ConfigError
 
 _MB = 1_000_000
@@ -13,6 +15,8 @@ _BASE, _WORKER = 100 * _MB, 90 * _MB
 """What Python with numpy needs before it does anything, in this process and in each other."""
 _ARROW = 90 * _MB
 """What pyarrow needs to read a Parquet file, of whatever size."""
+_WIKITEXT = 80 * MAX_PAGE
+"""What parsing the longest page needs, in each process."""
 _DENSE = 600 * _MB
 """What torch with the encoder's weights and a batch needs."""
 _PER_BYTE = 16
@@ -33,14 +37,15 @@ class Budget(NamedTuple):
     """Bytes for what one process does with all shards at its end."""
 
     @classmethod
-    def of(cls, memory: int, workers: int, dense: bool, arrow: bool = False) -> Budget:
-        """Divide `memory` bytes among at most so many workers; `arrow`: the corpus is a Parquet file.
+    def of(cls, memory: int, workers: int, dense: bool, format: Format = "jsonl") -> Budget:
+        """Divide `memory` bytes among at most so many workers, for a corpus of a format.
 
         Raises:
             ConfigError: it cannot suffice.
         """
-        base = _BASE + (_ARROW if arrow else 0)
-        least = base + _SMALLEST * _PER_BYTE * 4 + (_DENSE if dense else 0)
+        base = _BASE + (_ARROW if format == "parquet" else 0)
+        each = _WIKITEXT if format == "wikipedia" else 0
+        least = base + each + _SMALLEST * _PER_BYTE * 4 + (_DENSE if dense else 0)
         if memory < least:
             raise ConfigError(
                 f"a build {'with' if dense else 'without'} the dense engine does not fit into {memory // _MB} MB",
@@ -49,9 +54,9 @@ class Budget(NamedTuple):
             )
         if workers < 1:
             raise ConfigError(f"{workers} workers", remedy="give 1 or more --workers")
-        while workers > 1 and memory - base - workers * _WORKER < workers * 2 * _MB * _PER_BYTE:
+        while workers > 1 and memory - base < workers * (_WORKER + each + 2 * _MB * _PER_BYTE):
             workers -= 1
-        free = memory - base - (workers * _WORKER if workers > 1 else 0)
+        free = memory - base - workers * each - (workers * _WORKER if workers > 1 else 0)
         shard_bytes = min(max(free // (workers * _PER_BYTE), _SMALLEST), _LARGEST)
         return cls(workers, shard_bytes, (memory - base - (_DENSE if dense else 0)) // 2)
 

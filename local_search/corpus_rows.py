@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 from mia.errors import DataError
 from mia.types import Passage, clean_text
 
-MAX_UNIT = 64 * 1024 * 1024
-"""Bytes of the longest line or page that is read: a file without line ends must not fill the memory."""
+MAX_UNIT = 16 * 1024 * 1024
+"""Bytes of the longest line that is read: a file without line ends must not fill the memory."""
 
 
 class Row(NamedTuple):

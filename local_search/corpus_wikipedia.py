@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from local_search.corpus_lines import decompressed
-from local_search.corpus_rows import MAX_UNIT, Reader, Row, Unit, join_contents
+from local_search.corpus_rows import Reader, Row, Unit, join_contents
 from mia.extras import need
 
 WORDS = 100
 """Words of a passage."""
+MAX_PAGE = 2 * 1024 * 1024
+"""Bytes of the longest page: MediaWiki's own limit. To parse a page takes 80 times its size in memory."""
 
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 _DISAMBIGUATION = re.compile(
@@ -58,10 +60,10 @@ class Wikipedia(Reader):
                 for element in _closed_pages(decompressed(file)):
                     place += 1
                     page = _page(element)
-                    if len(page.text) > MAX_UNIT:
-                        raise self.broken(place, f"longer than {MAX_UNIT} characters")
                     if page.redirect or page.namespace != "0":
                         page = page._replace(text="")
+                    if len(page.text) > MAX_PAGE:
+                        raise self.broken(place, f"{page.title!r} is longer than {MAX_PAGE} characters")
                     self.share = file.tell() / size
                     yield Unit(place, page, len(page.text) + 100)
         except (OSError, EOFError, ElementTree.ParseError) as error:

@@ -299,6 +299,12 @@ def test_cut_and_broken_dumps_are_named(tmp_path: Path) -> None:
     refused(file_of(tmp_path, dump(page("", "text")), "w.xml"), "broken_row", "page 1, field title: missing")
 
 
+def test_page_beyond_mediawikis_limit_is_refused_unless_it_is_skipped_anyway(tmp_path: Path) -> None:
+    text = "x" * (2 * 1024 * 1024 + 1)
+    assert list(read_rows(file_of(tmp_path, dump(page("Talk:P", text, ns=1)), "w.xml"))) == []
+    refused(file_of(tmp_path, dump(page("P", text)), "w.xml"), "broken_row", "page 1: 'P' is longer than 2097152")
+
+
 def test_pages_are_forgotten_once_they_are_read(tmp_path: Path) -> None:
     path = file_of(tmp_path, dump(*(page(f"P{n}", "x " * 5000, n + 1) for n in range(1000))), "w.xml")
     tracemalloc.start()

@@ -93,6 +93,16 @@ def test_less_memory_gives_smaller_shards_then_fewer_workers() -> None:
         assert budget.workers * budget.shard_bytes * 16 + 100_000_000 <= size * 10**6
 
 
+def test_formats_that_take_more_memory_get_fewer_workers_and_smaller_shards() -> None:
+    plain, parquet, wikipedia = (
+        Budget.of(700_000_000, 4, False, format) for format in ("jsonl", "parquet", "wikipedia")
+    )
+    assert plain.workers == 4
+    assert parquet.workers == 4
+    assert parquet.shard_bytes < plain.shard_bytes
+    assert wikipedia.workers == 2  # 168 MB to parse the longest page, in each
+
+
 @pytest.mark.parametrize(("memory", "engines"), [("100MB", ["bm25"]), ("500MB", ["bm25", "dense"])])
 def test_too_little_memory_is_told_with_what_suffices(
     tmp_path: Path, memory: str, engines: list[Literal["bm25", "dense"]]
