@@ -89,17 +89,19 @@ def read_spec(folder: Path) -> VectorSpec | None:
 
 
 def open_faiss(file: Path) -> Any:
-    """A FAISS index, its vectors mapped and not read.
+    """A FAISS index, its vectors mapped and not read; only the short codes of ivf-pq are read, which FAISS cannot map.
 
     Raises:
         DataError: the file is no FAISS index, or not one of inner products.
     """
     faiss = need("faiss", "search")
     with file.open("rb") as content:
-        inverted = content.read(4) in (b"IwFl", b"IwSq", b"IwPQ")
+        form = content.read(4)
+    inverted = form in (b"IwFl", b"IwSq", b"IwPQ")
+    # There are two ways to map: one knows inverted lists only, the other flat vectors and graphs.
+    mapped = faiss.IO_FLAG_MMAP if inverted else 0 if form == b"IwPf" else faiss.IO_FLAG_MMAP_IFC
     try:
-        # Two ways to map: one knows inverted lists only, the other flat vectors and graphs.
-        index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP if inverted else faiss.IO_FLAG_MMAP_IFC)
+        index = faiss.read_index(str(file), mapped)
     except RuntimeError as error:  # FAISS has no other class
         raise _damaged(file, str(error).rpartition("Error: ")[2][:200]) from error
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
