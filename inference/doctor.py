@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal, get_args
 
 from rich.console import Console
@@ -22,7 +24,6 @@ from inference.cli import read_config
 from inference.config import RunConfig
 from mia.cli import parse, parser
 from mia.errors import MiaError
-from mia.paths import home
 from mia.types import Record, Role
 
 PROBE_SECONDS = 3
@@ -158,9 +159,25 @@ def _memory(config: RunConfig) -> Check:
         fault = _probe(f"{config.memory.url.rstrip('/')}/health")
         detail = f"{config.memory.url}{': ' + fault if fault else ' answers'}"
         return Check(name="memory service", state="missing" if fault else "ok", detail=detail, enables="memory")
-    path = config.memory.path or home() / "memory.db"
-    detail = f"{path}{'' if path.exists() else ' (made on first use)'}"
-    return Check(name="memory", state="ok", detail=detail, enables="recall of earlier runs")
+    path, enables = config.memory.path, "recall of earlier runs"
+    if not path.exists():
+        writable = _writable(path.parent)
+        detail = f"{path} (made on first use)" if writable else f"{path.parent} cannot be written: set MIA_HOME"
+        return Check(name="memory", state="ok" if writable else "missing", detail=detail, enables=enables)
+    from memory_serve.open import open_file
+
+    try:
+        asyncio.run(open_file(config.memory).aclose())
+    except MiaError as error:
+        return Check(name="memory", state="missing", detail=str(error), enables=enables)
+    return Check(name="memory", state="ok", detail=str(path), enables=enables)
+
+
+def _writable(folder: Path) -> bool:
+    """Whether a folder can be written, or made."""
+    while not folder.exists():
+        folder = folder.parent
+    return os.access(folder, os.W_OK)
 
 
 def _gpu() -> Check:

@@ -18,7 +18,9 @@ def need(module: str, extra: Literal["cluster", "embedded", "lucene", "search", 
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"the package {(error.name or module).split('.')[0]} is not installed",
+            f"the package {(error.name or module).split('.')[0]} is not installed"
+            if isinstance(error, ModuleNotFoundError)
+            else f"the package {module} cannot be imported: {error}",
             remedy=f"pip install -e '.[{extra}]' -c constraints.txt",
             code="missing_extra",
         ) from error

@@ -107,12 +107,12 @@ class _Edge:
         given = dict(scope["headers"]).get(REQUEST_ID.encode(), b"").decode("latin-1")
         request_id = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        started, status = time.perf_counter(), 500
+        started, status, begun = time.perf_counter(), 500, False
 
         async def marked(message: Message) -> None:
-            nonlocal status
+            nonlocal status, begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, begun = message["status"], True
                 message["headers"] = [*message["headers"], (REQUEST_ID.encode(), request_id.encode())]
             await send(message)
 
@@ -123,6 +123,12 @@ class _Edge:
                 await _error_response(error, request_id)(scope, receive, marked)
             else:
                 await self._app(scope, _replay(body, receive), marked)
+        except Exception:
+            # Ours to mend, so it goes on to the log; whoever asked gets the same error body as for any other fault.
+            if not begun:
+                fault = MiaError("the service met an error of its own", remedy="see its log", code="internal")
+                await _error_response(fault, request_id)(scope, receive, marked)
+            raise
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             self._requests.labels(self._service, route, str(status)).inc()
