@@ -196,7 +196,7 @@ def serve(argv: Sequence[str]) -> int:
         "Serve an index over HTTP: POST /v1/search, and POST /retrieve as Search-R1 has it.",
         [
             "mia serve search --search.index my-index --port 8001 --workers 4",
-            "mia serve search --search.mode bm25 --search.k 5     (the bundled small corpus)",
+            "mia serve search --search.mode bm25 --search.k 5     # the bundled small corpus",
         ],
     )
     args.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")

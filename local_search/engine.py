@@ -154,7 +154,7 @@ class SearchEngine:
         if missing:
             raise DataError(
                 f"index {self._folder} has no {' and no '.join(missing)} engine, which the mode {mode} needs",
-                remedy="search with another mode, or rebuild: "
+                remedy=f"search with another mode (--search.mode {self.manifest.engines[0]}), or rebuild: "
                 f"`mia index build CORPUS --out {self._folder} --engines {','.join(_NEEDS[mode])} --force`",
                 code="no_engine",
             )

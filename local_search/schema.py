@@ -11,6 +11,8 @@ from local_search.config import Mode
 from mia.types import Hit, Record, Text
 
 MAX_QUERIES = 1024
+MAX_HITS = 65_536
+"""Queries times k of one request, at most: more would hold the service up for all others while it is written out."""
 """Queries in one request."""
 
 # Bounds are written down for clients here, and checked by `bounds`, whose errors say more than a schema's.
