@@ -69,14 +69,7 @@ def adopt(
     count, dim = int(index.ntotal), int(index.d)
     del index
     _check_encoder(encoder, dim)
-    packed = _is_packed(corpus)
-    if packed and not unpack:
-        raise DataError(
-            f"{corpus} is compressed: passages are read by their place in the file",
-            remedy=f"unpack it first, e.g. `gunzip -k {corpus}`, or let --unpack write it into the index folder",
-            code="compressed_corpus",
-        )
-    links = {_VECTORS: faiss_file} if packed else {ROWS: corpus, _VECTORS: faiss_file}
+    links = {_VECTORS: faiss_file} if _is_packed(corpus, unpack) else {ROWS: corpus, _VECTORS: faiss_file}
     wanted = Manifest(
         corpus=corpus.name,
         corpus_sha256="",  # not read yet
@@ -136,9 +129,17 @@ def _check_encoder(name: str, dim: int) -> None:
         )
 
 
-def _is_packed(corpus: Path) -> bool:
+def _is_packed(corpus: Path, unpack: bool) -> bool:
+    """Whether a corpus is compressed, which is refused unless it is to be unpacked."""
     with corpus.open("rb") as file:
-        return decompressed(file) is not file
+        packed = decompressed(file) is not file
+    if packed and not unpack:
+        raise DataError(
+            f"{corpus} is compressed: passages are read by their place in the file",
+            remedy=f"unpack it first, e.g. `gunzip -k {corpus}`, or let --unpack write it into the index folder",
+            code="compressed_corpus",
+        )
+    return packed
 
 
 def _unpacked(corpus: Path, target: Path) -> Path:
