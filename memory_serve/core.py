@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from local_search.protocol import Vectors
 from memory_serve.config import MemoryConfig
 from memory_serve.database import Database, damaged
-from memory_serve.duplicates import decide, twins
+from memory_serve.duplicates import decide, same_question, twins
 from memory_serve.protocol import Added, Credited, Draft, Stats
 from memory_serve.ranking import Flags, Floats, best, score, similarity
 from memory_serve.vectors import OUTCOMES, Bucket, Entry, Index, Key
@@ -212,7 +212,9 @@ class MemoryCore:
         if known and (known[1] != "unjudged" or draft.outcome == "unjudged"):
             return Added(id=known[0], action="known")
         action, memory_id = decide(
-            draft.outcome, self._twins(draft, encoded), lambda twin: self._is_shorter(connection, draft, twin)
+            draft.outcome,
+            self._twins(connection, draft, encoded),
+            lambda twin: self._is_shorter(connection, draft, twin),
         )
         if action == "stored":
             memory_id = str(uuid.uuid4())
@@ -228,13 +230,22 @@ class MemoryCore:
         self._refresh(connection)  # the next draft of the batch may be a twin of this one
         return Added(id=memory_id, action=action)
 
-    def _twins(self, draft: Draft, encoded: Encoded) -> dict[Outcome, str]:
+    def _twins(self, connection: sqlite3.Connection, draft: Draft, encoded: Encoded) -> dict[Outcome, str]:
         bucket = self._index.bucket(encoded.bucket)
         if bucket is None:
             return {}
         similarities = self._similarities(encoded, bucket)
         captioned = encoded.caption is not None
-        return twins(bucket, similarities, self._config.duplicate, encoded.bucket[0], captioned, draft.source_id)
+        found = twins(bucket, similarities, self._config.duplicate, encoded.bucket[0], captioned, draft.source_id)
+        return {
+            outcome: memory_id
+            for outcome, memory_id in found.items()
+            if same_question(draft.question, self._question(connection, memory_id))
+        }
+
+    def _question(self, connection: sqlite3.Connection, memory_id: str) -> str:
+        (question,) = connection.execute("SELECT question FROM memories WHERE id = ?", (memory_id,)).fetchone()
+        return str(question)
 
     def _is_shorter(self, connection: sqlite3.Connection, draft: Draft, twin: str) -> bool:
         (workflow,) = connection.execute("SELECT workflow FROM memories WHERE id = ?", (twin,)).fetchone()

@@ -47,7 +47,7 @@ class Added(Record):
 class Credited(Record):
     """Result of crediting one id."""
 
-    id: str
+    id: Text
     known: bool
 
 

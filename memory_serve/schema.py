@@ -38,7 +38,7 @@ class AddAnswer(Record):
 class CreditRequest(Record):
     """Memories that were shown in a run, and whether it was right. A repeated `key` changes nothing."""
 
-    ids: tuple[str, ...]
+    ids: tuple[Text, ...]
     success: StrictBool
     key: Text = ""
 
@@ -52,7 +52,7 @@ class CreditAnswer(Record):
 class DeleteRequest(Record):
     """Memories to forget."""
 
-    ids: tuple[str, ...]
+    ids: tuple[Text, ...]
 
 
 class DeleteAnswer(Record):
