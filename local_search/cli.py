@@ -36,6 +36,8 @@ class ServiceConfig(Config):
 def build(argv: Sequence[str]) -> int:
     """`mia index build CORPUS --out DIR`."""
     given = _build_parser().parse_args(argv)
+    if given.lucene:
+        return _take_lucene(given)
     engines = _engines(given.engines)
 
     from local_search.build import build_index
@@ -65,6 +67,17 @@ def build(argv: Sequence[str]) -> int:
         print(f"indexed {_summary(manifest)} into {given.out} in {time.perf_counter() - started:.1f} s")
     else:
         print(f"{given.out} is up to date: {_summary(manifest)}")
+    return 0
+
+
+def _take_lucene(given: argparse.Namespace) -> int:
+    from local_search.adopt_lucene import adopt_lucene
+
+    manifest, made = adopt_lucene(given.corpus, given.lucene, given.out, given.force, given.format)
+    if given.json:
+        print(manifest.model_dump_json(indent=2))
+    else:
+        print(f"{'took over' if made else given.out.as_posix() + ' is up to date:'} {_summary(manifest)}")
     return 0
 
 
@@ -99,6 +112,9 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     _encoder_flags(args, "all-MiniLM-L6-v2")
     args.add_argument("--kind", choices=("auto", *KINDS), default="auto", help="of the dense index (default: auto)")
+    args.add_argument(
+        "--lucene", type=Path, metavar="DIR", help="take this ready index of pyserini's, made of CORPUS; makes no other"
+    )
     args.add_argument("--force", action="store_true", help="replace another or a damaged index in DIR")
     args.add_argument("--json", action="store_true", help="print the manifest as JSON")
     return args

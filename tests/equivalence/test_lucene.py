@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ from local_search.corpus import Row, read_rows
 from local_search.engine import SearchEngine
 from local_search.java import find_java
 from local_search.lucene import Lucene, build, take_over
+from mia.cli import main
 from mia.errors import ConfigError, DataError
 
 DIRECT = """
@@ -179,3 +181,28 @@ def test_a_service_on_lucene_ends_by_an_interrupt(ours: Path, hotpotqa: Path, tm
             process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
         assert process.stderr.read() == ""
+
+
+def test_a_ready_index_is_taken_over_by_the_command(
+    hotpotqa: Path,
+    direct: tuple[Path, list[Any]],
+    queries: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["index", "build", str(hotpotqa / "corpus.jsonl"), "--lucene", str(direct[0]), "--out", str(tmp_path / "x")]
+    assert main(words) == 0
+    assert capsys.readouterr().out == "took over 2276 passages of corpus.jsonl (lucene)\n"
+    assert main(words) == 0
+    assert "is up to date" in capsys.readouterr().out
+    engine = SearchEngine.open(tmp_path / "x", "lucene")
+    [hits] = asyncio.run(engine.search(queries[:1], 10))
+    assert [hit.passage.id for hit in hits] == [name for name, _ in direct[1][0]]
+    other = [*words[:2], str(tmp_path / "other.jsonl"), *words[3:]]
+    (tmp_path / "other.jsonl").write_text('{"id": "0", "contents": "a"}\n')
+    assert main(other) == 1
+    assert "holds something else" in capsys.readouterr().err
+    assert main([*other, "--force"]) == 1
+    assert "which are not the 1 rows of the corpus" in capsys.readouterr().err
+    assert main(words) == 0  # what was there is there still
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir() and any(path.rglob("segments_*"))) == ["x"]
