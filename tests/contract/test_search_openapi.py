@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,12 +27,18 @@ OPERATIONS = {"POST /v1/search", "POST /retrieve", "GET /health"}
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fuzz")
     rows = [{"id": str(n), "contents": f'"{word}"\n{word} 0 A a é'} for n, word in enumerate(["sun", "moon", "star"])]
     (folder / "corpus.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     build_index(folder / "corpus.jsonl", folder / "index", ["bm25"])
-    engine = SearchEngine.open(folder / "index", "bm25")
+    return folder / "index"
+
+
+@pytest.fixture
+def app(index: Path) -> FastAPI:
+    """The service; its engine is closed with it, so each test has its own."""
+    engine = SearchEngine.open(index, "bm25")
     engine.warm()
     return create_app(engine)
 
