@@ -41,6 +41,8 @@ NOTES = (
     "A passage is five real HotpotQA sentences, about 110 words; a passage's vector is the normalised mean of its "
     "sentences' vectors, since encoding a million passages takes hours on a few cores.",
     "The words are those of 2,276 articles: posting lists are longer, and words fewer, than in a real corpus.",
+    "dense is an exact index up to 50,000 passages and an approximate one beyond: its outlook is right only where all "
+    "sizes are beyond.",
     "bm25 and lucene do all that `mia index build` does (reading, checking ids, passages, checksums); what they are "
     "beside index alone. Dense engines are asked by vectors; the encoder comes on top.",
 )
