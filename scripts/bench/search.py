@@ -38,8 +38,8 @@ DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "hotpotqa"
 TARGET = 30_000_000
 MEMORY_MB = 16_000
 NOTES = (
-    "A passage is five real HotpotQA sentences, about 110 words; a passage's vector is the normalised mean of its "
-    "sentences' vectors, since encoding a million passages takes hours on a few cores.",
+    "A passage is five real HotpotQA sentences on one subject, about 110 words; its vector is the normalised mean of "
+    "their vectors, since encoding a million passages takes hours on a few cores.",
     "The words are those of 2,276 articles: posting lists are longer, and words fewer, than in a real corpus.",
     "dense is an exact index up to 50,000 passages and an approximate one beyond: its outlook is right only where all "
     "sizes are beyond.",

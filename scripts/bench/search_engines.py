@@ -1,6 +1,8 @@
 """One step of `search.py`, in a process of its own, whose memory is its own: the corpus, a build, a search.
 
-A passage is five real HotpotQA sentences, about 110 words; its vector is the normalised mean of theirs.
+A passage is five real HotpotQA sentences on one subject, about 110 words: one, and four drawn from those most like it.
+Its vector is the normalised mean of theirs. (Passages of sentences drawn from anywhere are about nothing; their vectors
+have no neighbourhoods, which is what every approximate index lives on.)
 
     python scripts/bench/search_engines.py build bm25 /tmp/mia-bench-search --passages 20000
     python scripts/bench/search_engines.py search bm25 /tmp/mia-bench-search --passages 20000
@@ -31,6 +33,8 @@ from mia.extras import need
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "hotpotqa"
 SENTENCES, QUERIES, DEPTH, BATCH = 5, 256, 10, 64
+SUBJECT = 64
+"""Sentences that count as being on the subject of another: those with the nearest vectors."""
 Ranked = list[tuple[int, float]]
 Search = Callable[[Sequence[int]], list[Ranked]]
 """Numbers of queries to their first ten rows with scores."""
@@ -66,12 +70,15 @@ class Work:
         self.folder.mkdir(parents=True)
         sentences: list[list[str]] = json.loads((self.root / "sentences.json").read_text())
         base = np.load(self.root / "sentences.npy")
+        alike = _alike(base)
         draw = np.random.default_rng(self.seed)
         file = self.folder / "vectors.part"
         with self.corpus.open("w", encoding="utf-8") as corpus:
             vectors = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(self.passages, base.shape[1]))
             for start in range(0, self.passages, 4096):
-                picked = draw.integers(0, len(sentences), (4096, SENTENCES))[: self.passages - start]
+                first = draw.integers(0, len(sentences), (4096, 1))
+                others = draw.integers(0, SUBJECT, (4096, SENTENCES - 1))
+                picked = np.hstack([first, alike[first, others]])[: self.passages - start]
                 mean = base[picked].mean(axis=1)
                 vectors[start : start + len(picked)] = mean / np.linalg.norm(mean, axis=1, keepdims=True)
                 for row, choice in enumerate(picked.tolist(), start):
@@ -80,6 +87,16 @@ class Work:
                     corpus.write(json.dumps(line, ensure_ascii=False) + "\n")
             vectors.flush()
         file.rename(self.folder / "vectors.npy")
+
+
+def _alike(base: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Numbers of the SUBJECT sentences most like each of n, itself not among them: (n, SUBJECT)."""
+    parts = []
+    for start in range(0, len(base), 1024):
+        scores = base[start : start + 1024] @ base.T
+        scores[np.arange(len(scores)), np.arange(start, start + len(scores))] = -np.inf
+        parts.append(np.argpartition(-scores, SUBJECT, axis=1)[:, :SUBJECT])
+    return np.concatenate(parts)
 
 
 def prepare(root: Path, data: Path, seed: int) -> dict[str, float]:
