@@ -29,7 +29,7 @@ from memory_serve.protocol import Added, MemoryStore
 from memory_serve.workflow import prepare
 from mia import __version__
 from mia.chat import ChatModel, open_chat
-from mia.errors import MiaError
+from mia.errors import DataError, MemoryStoreError, MiaError
 from mia.paths import home
 from mia.types import Failure, Judgement, Question, Reference, Role
 
@@ -53,8 +53,8 @@ class Agent:
     def __post_init__(self) -> None:
         toolbox = ToolBox(self.search.tools)
         self._driver = Driver(self.models, toolbox, self.memory, self.config.memory.k)
-        executor = self.config.models.of("executor")
-        self._agent: AgentConfig = self.config.agent.model_copy(update={"tool_format": executor.tool_format})
+        self._context = self.models["executor"].context
+        self._agent = _fitted(self.config, self._context)
 
     @classmethod
     def open(cls, config: RunConfig) -> Agent:
@@ -72,10 +72,16 @@ class Agent:
             models[role] = chats[key]
         encoder = MiniLM()  # loaded when first used; search and memory share it
         search = open_tools(config, encoder, models["executor"])
+        runs = RunStore(config.runs or home() / "runs")
+        runs.check()
         memory = None
-        if config.memory.enabled:
-            memory = open_memory(config.memory, encoder, models["manager"]).scoped(actor="agent")
-        return cls(config, models, search, memory, RunStore(config.runs or home() / "runs"))
+        try:
+            if config.memory.enabled:
+                memory = open_memory(config.memory, encoder, models["manager"]).scoped(actor="agent")
+        except MemoryStoreError as error:
+            error.remedy = f"{error.remedy}; or go on without memory: --memory.enabled false"
+            raise
+        return cls(config, models, search, memory, runs)
 
     async def ask(self, question: Question, reference: Reference | None = None, watch: Watch | None = None) -> Run:
         """Answer a question, remember the run, save it.
@@ -90,11 +96,11 @@ class Agent:
         """
         transcript = Transcript()
         run_id, started = new_id(), time.monotonic()
-        question = await self._captioned(question, transcript, watch or _ignore)
-        context = self.models["executor"].context
+        watch = watch or _ignore
+        question = await self._captioned(question, transcript, watch)
         tools = self._driver.toolbox.specs
         episode = mia_episode(
-            transcript, question, tools, self._agent, context, time.monotonic, recall=self.memory is not None
+            transcript, question, tools, self._agent, self._context, time.monotonic, recall=self.memory is not None
         )
 
         def record(outcome: Execution | Failure) -> Run:
@@ -104,13 +110,21 @@ class Agent:
             run = record(await self._driver.run(episode, watch))
         except MiaError as error:
             run = record(error.failure())
-        except asyncio.CancelledError:
+        except BaseException:  # Ctrl-C, a watcher whose terminal is gone: what was done is kept
             self.runs.save(record(INTERRUPTED))
             raise
-        await asyncio.to_thread(self.runs.save, run)
+        run = await self._save(run, watch)
         if run.failure is None:
-            run = await self._follow_up(run, reference, watch or _ignore)
+            run = await self._save(await self._follow_up(run, reference, watch), watch)
+        return run
+
+    async def _save(self, run: Run, watch: Watch) -> Run:
+        """Write the run's file; a run that cannot be written is still a run, and says so."""
+        try:
             await asyncio.to_thread(self.runs.save, run)
+        except DataError as error:
+            watch(Degraded(failure=error.failure()))
+            return run.model_copy(update={"degraded": (*run.degraded, error.failure())})
         return run
 
     async def _captioned(self, question: Question, transcript: Transcript, watch: Watch) -> Question:
@@ -166,6 +180,17 @@ class Agent:
         await asyncio.gather(self.search.backend.aclose(), *(model.aclose() for model in distinct.values()))
         if self.memory is not None:
             await self.memory.aclose()
+
+
+def _fitted(config: RunConfig, context: int) -> AgentConfig:
+    """The agent's settings for a context window: a reply takes a quarter of it at most, so that turns are possible."""
+    agent = config.agent
+    limit = max(1, context // 4)
+    shorter = {
+        name: sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, limit)})
+        for name, sampling in (("executor", agent.executor), ("answer", agent.answer))
+    }
+    return agent.model_copy(update={**shorter, "tool_format": config.models.of("executor").tool_format})
 
 
 def _ignore(_: Any) -> None:

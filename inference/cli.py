@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import mimetypes
+import re
+import signal
+import sys
 import uuid
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text as RichText
 
 from inference.config import RunConfig
-from inference.display import Display
+from inference.display import Display, shorten
 from inference.runs import Run, RunStore
 from mia.cli import parse, parser
 from mia.config import load
@@ -25,11 +27,19 @@ from mia.errors import ConfigError, DataError
 from mia.paths import home
 from mia.types import Question, Reference
 
+SHOWN = 60
+"""Characters of a question or an answer in a list of runs."""
 MAX_IMAGE_BYTES = 10 * 1024 * 1024
-IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "image/gif")
+IMAGE_TYPES = {
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
+    "image/gif": re.compile(rb"GIF8[79]a"),
+}
+"""Picture formats and how their files begin; a name can say anything."""
 
 
-def read_config(name: str | None, flags: dict[str, str]) -> RunConfig:
+def read_config(name: str | None, flags: Mapping[str, object]) -> RunConfig:
     """The config of a run.
 
     Args:
@@ -44,7 +54,7 @@ def read_config(name: str | None, flags: dict[str, str]) -> RunConfig:
         embedded = load(RunConfig, None, flags).models.default.url == "embedded:"
         name = "quickstart" if embedded else "laptop"
     path = Path(name)
-    if path.suffix != ".toml" and not path.exists():
+    if path.suffix != ".toml" and not path.is_file():
         profile = resources.files("configs") / f"{name}.toml"
         with resources.as_file(profile) as found:
             if not found.is_file():
@@ -69,6 +79,7 @@ def _ask_parser() -> ArgumentParser:
     made.add_argument("--model", help="model name there; short for --models.default.model")
     made.add_argument("--image", type=Path, action="append", default=[], help="picture that belongs to the question")
     made.add_argument("--reference", action="append", default=[], help="right answer, to judge by (may be repeated)")
+    made.add_argument("--runs", help="folder to keep the run in (default: `runs` in $MIA_HOME)")
     made.add_argument("--json", action="store_true", help="print the whole trajectory as JSON; events go to stderr")
     return made
 
@@ -77,13 +88,20 @@ def ask(argv: Sequence[str]) -> int:
     """`mia ask`: exit code 0 when the run went through, 1 when it failed."""
     args, flags = parse(_ask_parser(), argv)
     if not args.question.strip():
-        raise DataError("the question is blank", remedy='write it in quotes: mia ask "Who …?"')
-    for short, dotted in (("url", "models.default.url"), ("model", "models.default.model")):
+        raise ConfigError("the question is blank", remedy='write it in quotes: mia ask "Who …?"')
+    if not all(reference.strip() for reference in args.reference):
+        raise ConfigError("--reference is blank", remedy="leave it out, or give the right answer")
+    for short, dotted in (("url", "models.default.url"), ("model", "models.default.model"), ("runs", "runs")):
         if getattr(args, short):
             flags[dotted] = getattr(args, short)
     config = read_config(args.config, flags)
+    if args.image and config.models.of("executor").in_process:
+        raise ConfigError("the Executor's model reads text only", remedy="name a model that sees: --url, --model")
     question = Question(id=uuid.uuid4().hex, text=args.question, images=tuple(map(read_image, args.image)))
-    return asyncio.run(_ask(config, question, args))
+    try:
+        return asyncio.run(_ask(config, question, args))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
 
 
 async def _ask(config: RunConfig, question: Question, args: Namespace) -> int:
@@ -91,13 +109,16 @@ async def _ask(config: RunConfig, question: Question, args: Namespace) -> int:
 
     display = Display(Console(stderr=args.json, highlight=False, soft_wrap=True))
     agent = Agent.open(config)
+    task = asyncio.current_task()
+    if task is not None:  # a polite end keeps what was done, as Ctrl-C does
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         reference = Reference(answers=tuple(args.reference)) if args.reference else None
         run = await agent.ask(question, reference, display.watch)
     finally:
         await agent.aclose()
     if run.failure is not None:
-        display.failure(run.failure)
+        Display(Console(stderr=True, highlight=False, soft_wrap=True)).failure(run.failure)
     else:
         display.sources(run)
     if args.json:
@@ -111,17 +132,17 @@ def read_image(path: Path) -> str:
     """A picture as a data URL.
 
     Raises:
-        DataError: it is missing, too large, or no JPEG, PNG, WebP or GIF.
+        ConfigError: it is missing, too large, or no JPEG, PNG, WebP or GIF.
     """
-    kind = mimetypes.guess_type(path.name)[0]
-    if kind not in IMAGE_TYPES:
-        raise DataError(f"{path}: not a JPEG, PNG, WebP or GIF by its name", remedy="convert the picture")
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
+    kind = next((kind for kind, pattern in IMAGE_TYPES.items() if pattern.match(data)), None)
+    if kind is None:
+        raise ConfigError(f"{path} is not a JPEG, PNG, WebP or GIF", remedy="convert the picture")
     if len(data) > MAX_IMAGE_BYTES:
-        raise DataError(f"{path}: {len(data)} bytes, at most {MAX_IMAGE_BYTES}", remedy="shrink the picture")
+        raise ConfigError(f"{path}: {len(data)} bytes, at most {MAX_IMAGE_BYTES}", remedy="shrink the picture")
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
@@ -150,15 +171,20 @@ def show(argv: Sequence[str]) -> int:
 
 
 def _list(store: RunStore, limit: int, as_json: bool) -> int:
-    runs = [store.load(run_id) for run_id in store.ids()[:limit]]
+    runs = []
+    for run_id in store.ids()[:limit]:
+        try:
+            runs.append(store.load(run_id))
+        except DataError as error:  # one broken file hides no other run
+            print(f"left out: {error}", file=sys.stderr)
     if as_json:
         print(json.dumps([_summary(run) for run in runs], ensure_ascii=False, indent=1))
         return 0
-    table = Table("run", "question", "answer", "judged", "seconds")
+    table = Table(Column("run", no_wrap=True), "question", "answer", "judged", "seconds")
     for run in runs:
         outcome = run.judgement.outcome if run.judgement else "unjudged"
-        answer = run.answer or f"({run.stop_reason})"
-        cells = (run.id, run.question.text, answer, outcome, f"{run.seconds:.1f}")
+        answer = shorten(run.answer or f"({run.stop_reason})", SHOWN)
+        cells = (run.id, shorten(run.question.text, SHOWN), answer, outcome, f"{run.seconds:.1f}")
         table.add_row(*map(RichText, cells))  # as plain text: square brackets are no markup here
     Console(highlight=False).print(table)
     return 0

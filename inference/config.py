@@ -26,7 +26,12 @@ class AgentConfig(Section):
     max_calls: int = Field(20, ge=0, description="tool calls for each question")
     max_parallel: int = Field(4, ge=1, description="tool calls in one turn; further ones are refused")
     max_reminders: int = Field(2, ge=0, description="replies in a row without call or answer before one is forced")
-    time_limit_s: float = Field(600.0, gt=0, description="seconds after which the final answer is asked for")
+    time_limit_s: float = Field(
+        600.0,
+        gt=0,
+        description="seconds after which the final answer is asked for; checked between turns, so that a running "
+        "model call may end later (its own limit is the endpoint's timeout_s)",
+    )
     planner: Sampling = Sampling(max_tokens=1024)
     reflector: Sampling = Sampling(max_tokens=512)
     executor: Sampling = Sampling(max_tokens=1024, stop=("<tool_response>",))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text as RichText
 
 from inference.events import (
@@ -26,6 +27,20 @@ from mia.types import Failure, Judgement, Memory, Observation, Plan, Recalled, R
 
 MAX_TITLES = 3
 MARGIN = 12
+
+
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which could move the cursor, change colours or turn the reading order."""
+    return _UNSEEN.sub("\ufffd", text)
+
+
+def shorten(text: str, most: int) -> str:
+    """One line of so many characters at most."""
+    line = " ".join(printable(text).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 class Display:
@@ -55,7 +70,7 @@ class Display:
         elif isinstance(event, Judged):
             self._judgement(event.judgement)
         elif isinstance(event, Remembered):
-            self._line("remember", f"{event.action} as memory {event.memory_id}", "magenta")
+            self._remembered(event.action, event.memory_id)
 
     def run(self, run: Run) -> None:
         """Print a whole run."""
@@ -77,7 +92,7 @@ class Display:
         if run.judgement is not None:
             self._judgement(run.judgement)
         if run.memory is not None:
-            self._line("remember", f"{run.memory.action} as memory {run.memory.id}", "magenta")
+            self._remembered(run.memory.action, run.memory.id)
         usage = run.usage
         counts = f"{usage.calls} model calls, {usage.prompt_tokens} + {usage.completion_tokens} tokens"
         self._line("cost", f"{counts}, {len(run.hits)} passages read", "dim")
@@ -98,12 +113,13 @@ class Display:
         self._failure("failed", failure)
 
     def _line(self, head: str, text: str, style: str) -> None:
-        lines = [line for line in text.splitlines() if line.strip()] or [""]
+        lines = [line for line in printable(text).splitlines() if line.strip()] or [""]
         self._console.print(f"[{style}]{head:>10}[/]  ", end="")
         self._console.print(RichText(f"\n{' ' * MARGIN}".join(lines)))
 
     def _block(self, text: str) -> None:
-        self._console.print(Padding(RichText(text, style="dim"), (0, 0, 0, MARGIN)))
+        lines = [f"{' ' * MARGIN}{line}" for line in printable(text).splitlines() if line.strip()]
+        self._console.print(RichText("\n".join(lines), style="dim"))
 
     def _recalled(self, recalled: Recalled) -> None:
         for name, memories in (
@@ -116,12 +132,21 @@ class Display:
         if not recalled.ids:
             self._line("recall", "nothing similar yet", "magenta")
 
+    def _remembered(self, action: str, memory_id: str) -> None:
+        what = {
+            "stored": "stored as memory",
+            "replaced": "put in place of what was there, as memory",
+            "kept": "nothing new; it is already known as memory",
+            "known": "this run is already stored as memory",
+        }
+        self._line("remember", f"{what.get(action, action)} {memory_id}", "magenta")
+
     def _plan(self, plan: Plan) -> None:
         self._line("replan" if plan.revision else "plan", plan.text, "cyan")
 
     def _calls(self, calls: tuple[ToolCall, ...], scripted: bool) -> None:
         for call in calls:
-            self._line("search", f"{label(call)}{' (first search, by config)' if scripted else ''}", "green")
+            self._line(call.name[:10], f"{label(call)}{' (first search, by config)' if scripted else ''}", "green")
 
     def _observed(self, calls: tuple[ToolCall, ...], observations: tuple[Observation, ...]) -> None:
         for call, obs in zip(calls, observations, strict=True):
@@ -172,4 +197,4 @@ class Display:
 
 
 def _memory(memory: Memory) -> str:
-    return f"{memory.question} [{memory.id}]"
+    return f"{shorten(memory.question, 100)} [{memory.id}]"

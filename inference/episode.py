@@ -11,10 +11,10 @@ from collections.abc import Callable
 from inference.config import AgentConfig
 from inference.effects import Announce, Episode, Recall
 from inference.events import Answered, Degraded, PlanMade, RecallDone, Reflected
-from inference.executor import Budget, Execution, describe, executor_episode, seed_search, user
+from inference.executor import Budget, Execution, describe, executor_episode, seed_search, unanswered, user
 from inference.planner import plan_turn, reflect_turn, replan_turn
 from inference.transcript import Transcript
-from mia.errors import MemoryStoreError, MiaError, ParseError
+from mia.errors import MiaError, ParseError
 from mia.prompts import Trusted, prompt
 from mia.types import Message, Plan, Question, ToolSpec
 
@@ -58,7 +58,7 @@ def mia_episode(
 def _recall(transcript: Transcript, question: Question) -> Episode[None]:
     try:
         transcript.recalled = yield Recall(question)
-    except MemoryStoreError as error:
+    except MiaError as error:  # whatever is wrong with memory, the question can still be worked on
         yield from _degraded(transcript, error)
     else:
         yield Announce(RecallDone(recalled=transcript.recalled))
@@ -116,7 +116,7 @@ def _reflect(
         plan = yield from replan_turn(transcript, agent)
         transcript.plans.append(plan)
         yield Announce(PlanMade(plan=plan))
-        told = (user(prompt("executor/replan").render(plan=plan.text)),)
+        told = (*unanswered(transcript), user(prompt("executor/replan").render(plan=plan.text)))
         second = yield from executor_episode(transcript, question, told, tools, agent, budget)
     except MiaError as error:
         yield from _degraded(transcript, error)

@@ -7,15 +7,16 @@ never is. Token counts come from the endpoint; what it has not seen yet is estim
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inference.config import AgentConfig
 from inference.effects import Announce, CallTools, Episode
 from inference.events import CallsMade, Noted, Observed
 from inference.grammar import WANTED, Parsed, parse, split_thinking
+from inference.tools import MAX_QUERY
 from inference.transcript import Transcript
-from mia.errors import ToolError
+from mia.errors import as_error
 from mia.prompts import Trusted, prompt
 from mia.types import Message, Observation, Question, Reply, Step, StopReason, ToolCall, ToolSpec
 
@@ -24,6 +25,7 @@ FORCE_TOKENS = 96
 """Tokens kept free for the message that asks for the final answer."""
 
 REASONS: dict[StopReason, str] = {
+    "forced_turns": "the limit of turns is reached",
     "forced_calls": "the limit of calls is reached",
     "forced_tokens": "the context is full",
     "forced_time": "the time is up",
@@ -50,14 +52,19 @@ class Budget:
     reply_tokens: int
     used_tokens: int = 0
 
-    def account(self, reply: Reply) -> None:
-        """Take note of the size of the conversation, as the endpoint counted it."""
-        self.used_tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens
+    def account(self, reply: Reply, conversation: Sequence[Message]) -> None:
+        """Take note of the size of the conversation, as the endpoint counted it, or estimated if it counts nothing."""
+        counted = reply.usage.prompt_tokens + reply.usage.completion_tokens
+        self.used_tokens = counted or size(conversation) // BYTES_PER_TOKEN
 
     def room(self, replies: int) -> int:
         """Bytes of new text that fit, if that many replies and a forced answer must still fit after it."""
         tokens = self.context - self.used_tokens - replies * self.reply_tokens - FORCE_TOKENS
         return max(0, tokens) * BYTES_PER_TOKEN
+
+    def share(self, results: int) -> int:
+        """Bytes that each of several results may take, so that a final answer can still be asked for."""
+        return self.room(replies=1) // max(1, results) - 2 * FORCE_TOKENS
 
     def exhausted(self, told: tuple[Message, ...]) -> StopReason | None:
         """Why no further turn is possible after `told`, or None."""
@@ -70,7 +77,7 @@ class Budget:
         return None
 
 
-def size(messages: tuple[Message, ...]) -> int:
+def size(messages: Sequence[Message]) -> int:
     """Bytes of the texts of messages."""
     return sum(len(message.text.encode()) for message in messages)
 
@@ -118,14 +125,14 @@ def executor_episode(
         if reason is not None:
             break
         reply = yield from transcript.turn("executor", "act", told, agent.executor, native)
-        budget.account(reply)
-        parsed = parse(reply, turn=len(transcript.steps))
+        budget.account(reply, transcript.conversations["executor"])
+        parsed = parse(reply, turn=len(transcript.steps), native=bool(native))
         if parsed.answer is not None:
             return Execution(parsed.answer, "answered")
         told = yield from _respond(transcript, parsed, reply, agent, budget)
         reminders = 0 if parsed.calls else reminders + 1
         reason = "forced_reminders" if reminders > agent.max_reminders else budget.exhausted(told)
-    return (yield from _force(transcript, question, told, agent, reason or "forced_calls"))
+    return (yield from _force(transcript, question, told, agent, reason or "forced_turns"))
 
 
 def _respond(
@@ -136,6 +143,8 @@ def _respond(
         return (yield from _act(transcript, parsed, agent, budget))
     if parsed.cut:
         text = prompt("executor/cut").render(limit=str(agent.executor.max_tokens))
+    elif agent.tool_format == "native":
+        text = prompt("executor/reminder_native").render()
     else:
         text = prompt("executor/reminder").render(wanted=Trusted(WANTED))
     yield Announce(Noted(reason="reply cut off" if parsed.cut else "no call and no answer found"))
@@ -151,11 +160,12 @@ def _act(transcript: Transcript, parsed: Parsed, agent: AgentConfig, budget: Bud
         observations = yield from run_calls(transcript, calls, budget)
     for bad in parsed.malformed:
         yield Announce(Noted(reason=f"malformed call: {bad.reason}"))
-    malformed, wanted = prompt("executor/malformed"), Trusted(WANTED)
-    notes = [(bad.id, malformed.render(reason=bad.reason, wanted=wanted)) for bad in parsed.malformed]
+    wanted = "the tool's name and a JSON object of its arguments" if agent.tool_format == "native" else Trusted(WANTED)
+    template = prompt("executor/malformed")
+    notes = [(bad.id, template.render(reason=bad.reason, wanted=wanted)) for bad in parsed.malformed]
     notes += [(call.id, f"Not run: at most {allowed} calls are possible here.") for call in refused]
     if agent.tool_format == "native":
-        return native_results(calls, observations, notes)
+        return native_results(observations, notes, budget)
     return (user(results_text(calls, observations, notes, budget)),)
 
 
@@ -165,7 +175,7 @@ def run_calls(
     """Run calls and record what came back in the last step.
 
     Raises:
-        ToolError: every call failed. Single failures are noted as degraded.
+        MiaError: every call failed; the error of the first. Single failures are noted as degraded.
     """
     yield Announce(CallsMade(calls=calls, scripted=scripted))
     observations: tuple[Observation, ...] = yield CallTools(calls)
@@ -174,8 +184,7 @@ def run_calls(
     yield Announce(Observed(calls=calls, observations=observations))
     failures = [obs.failure for obs in observations if obs.failure is not None]
     if failures and len(failures) == len(observations):
-        first = failures[0]
-        raise ToolError(first.message, remedy=first.remedy, code=first.code, retryable=first.retryable)
+        raise as_error(failures[0])
     transcript.degraded.extend(failures)
     return observations
 
@@ -185,18 +194,26 @@ def results_text(
 ) -> str:
     """One tool response with all results, cut to what fits the context; failed calls are left out."""
     shown = [(call, obs) for call, obs in zip(calls, observations, strict=True) if obs.failure is None]
-    share = budget.room(replies=1) // max(1, len(shown)) - 2 * FORCE_TOKENS
+    share = budget.share(len(shown))
     parts = [prompt("executor/result").render(query=label(call), text=clip(obs.text, share)) for call, obs in shown]
     parts += [note for _, note in notes]
     return prompt("executor/observation").render(results=Trusted("\n\n".join(parts)))
 
 
 def native_results(
-    calls: tuple[ToolCall, ...], observations: tuple[Observation, ...], notes: list[tuple[str, str]]
+    observations: tuple[Observation, ...], notes: list[tuple[str, str]], budget: Budget
 ) -> tuple[Message, ...]:
-    """One tool message per call, as native tool calling wants it; that of a failed call is empty."""
-    texts = [(obs.call_id, prompt("executor/bare").render(text=obs.text)) for obs in observations]
+    """One tool message per call, as native tool calling wants it, cut like ours; that of a failed call is empty."""
+    share = budget.share(len(observations))
+    texts = [(obs.call_id, prompt("executor/bare").render(text=clip(obs.text, share))) for obs in observations]
     return tuple(Message(role="tool", text=text, tool_call_id=call_id) for call_id, text in (*texts, *notes))
+
+
+def unanswered(transcript: Transcript) -> tuple[Message, ...]:
+    """Results for native calls that the last reply made although only an answer was asked for: each call needs one."""
+    last = transcript.conversations["executor"][-1]
+    note = "Not run: the final answer was asked for."
+    return tuple(Message(role="tool", text=note, tool_call_id=call.id) for call in last.tool_calls)
 
 
 def clip(text: str, limit: int) -> str:
@@ -209,9 +226,9 @@ def clip(text: str, limit: int) -> str:
 
 
 def label(call: ToolCall) -> str:
-    """A call in a few words: its query, or its name and arguments."""
-    query = call.arguments.get("query")
-    return f'"{query}"' if isinstance(query, str) else f"{call.name} {call.arguments}"
+    """A call in a few words: its query or address, else its name and arguments."""
+    words = call.arguments.get("query") or call.arguments.get("url")
+    return f'"{words}"' if isinstance(words, str) else f"{call.name} {call.arguments}"
 
 
 def _force(
@@ -225,7 +242,7 @@ def _force(
     yield Announce(Noted(reason=f"final answer asked for: {REASONS[reason]}"))
     ask = user(prompt("executor/force").render(reason=REASONS[reason], question=question.text))
     reply = yield from transcript.turn("executor", "answer", (*told, ask), agent.answer)
-    parsed = parse(reply, turn=len(transcript.steps))
+    parsed = parse(reply, turn=len(transcript.steps), native=agent.tool_format == "native")
     if parsed.answer is not None:
         return Execution(parsed.answer, reason)
     if parsed.calls or parsed.malformed or parsed.rest.startswith("<answer>"):
@@ -236,7 +253,7 @@ def _force(
 
 def seed_search(transcript: Transcript, query: str, tools: tuple[ToolSpec, ...], budget: Budget) -> Episode[str]:
     """One search made on the Executor's behalf; returns the tool response that opens its conversation."""
-    calls = (ToolCall(id="seed", name=tools[0].name, arguments={"query": query}),)
+    calls = (ToolCall(id="seed", name=tools[0].name, arguments={"query": query[:MAX_QUERY]}),)
     transcript.steps.append(Step(role="executor", purpose="seed", calls=calls))
     observations = yield from run_calls(transcript, calls, budget, scripted=True)
     return results_text(calls, observations, [], budget)

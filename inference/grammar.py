@@ -56,18 +56,19 @@ def split_thinking(text: str) -> tuple[str, str]:
     return (thinking.strip(), visible) if opened else ("", text)
 
 
-def parse(reply: Reply, turn: int = 0) -> Parsed:
+def parse(reply: Reply, turn: int = 0, native: bool = False) -> Parsed:
     """Read a reply.
 
     Args:
         reply: what the model wrote; native tool calls, where there are any, take the place of the grammar.
         turn: number of the turn, part of the call ids.
+        native: calls come by native tool calling alone; a `<tool_call>` in the text is text.
     """
     thinking, rest = split_thinking(reply.text)
     if reply.tool_calls or reply.malformed:
         return Parsed(thinking, reply.tool_calls, reply.malformed, rest=rest.strip())
     was_cut = reply.finish_reason == "length"
-    first = _OPEN.search(rest)
+    first = re.search("<(answer)>", rest) if native else _OPEN.search(rest)
     if first is None:
         return Parsed(thinking, cut=was_cut, rest=rest.strip())
     if first.group(1) == "answer":

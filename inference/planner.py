@@ -32,7 +32,9 @@ def plan_turn(
         ParseError: it wrote no plan.
     """
     template = prompt("planner/plan")
-    caption = prompt("planner/caption").render(caption=question.caption) if question.caption.strip() else ""
+    caption = ""
+    if question.caption.strip() or question.images:
+        caption = prompt("planner/caption").render(caption=question.caption.strip() or "(nobody has described it)")
     text = template.render(
         tools=describe(tools),
         memories=memories_block(transcript.recalled),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import tempfile
 from datetime import datetime
 from pathlib import Path
 
@@ -36,6 +37,22 @@ class RunStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    def check(self) -> None:
+        """Make the folder, if it is missing, before any work is done.
+
+        Raises:
+            DataError: it cannot be written to.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise DataError(
+                f"runs cannot be kept in {self.folder}: {error.strerror}",
+                remedy="set `runs`, or MIA_HOME, to a folder you may write",
+            ) from error
 
     def save(self, run: Run) -> Path:
         """Write a run; an earlier file of the same id is replaced.
@@ -74,11 +91,13 @@ class RunStore:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the file"
-            raise DataError(f"{path} is not a run: {where}: {first['msg']}") from error
+            remedy = "move it out of the folder of runs, or restore it"
+            raise DataError(f"{path} is not a run: {where}: {first['msg']}", remedy=remedy) from error
 
     def ids(self) -> list[str]:
         """Ids of all runs, newest first."""
-        return sorted((path.stem for path in self.folder.glob("*.json")), reverse=True)
+        found = (path.stem for path in self.folder.glob("*.json") if _ID.fullmatch(path.stem))
+        return sorted(found, reverse=True)
 
     def _path(self, name: str) -> Path:
         if name.endswith(".json"):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from local_search.protocol import SearchBackend
 from mia.errors import DataError, MiaError, ToolError
@@ -19,6 +19,10 @@ from mia.types import Hit, Observation, Passage, Text, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from web_tools.protocol import WebTools
+
+
+MAX_QUERY = 1000
+"""Characters of a query, at most."""
 
 
 class Tool(Protocol):
@@ -36,7 +40,14 @@ class SearchArguments(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    query: Text = Field(min_length=1, max_length=1000, description="what to look for, in a few words")
+    query: Text = Field(max_length=MAX_QUERY, description="what to look for, in a few words")
+
+    @field_validator("query")
+    @classmethod
+    def _not_blank(cls, query: str) -> str:
+        if not query.strip():
+            raise ValueError("is blank")
+        return query
 
 
 class SearchTool:
@@ -53,8 +64,6 @@ class SearchTool:
     async def run(self, call: ToolCall) -> Observation:
         """See `Tool.run`."""
         arguments = SearchArguments.model_validate(call.arguments)
-        if not arguments.query.strip():
-            raise DataError("query is blank")
         (hits,) = await self._backend.search([arguments.query], self._k)
         return Observation(call_id=call.id, text=results_text(hits), hits=tuple(hits))
 
@@ -91,6 +100,8 @@ class VisitTool:
         arguments = VisitArguments.model_validate(call.arguments)
         try:
             page = await self._web.visit(arguments.url, arguments.goal)
+        except DataError as error:  # the engine checks nothing but the address and the goal, which the model chose
+            return Observation(call_id=call.id, text=f"Arguments of visit do not fit: {error.message}.")
         except ToolError as error:
             gone = "the site refuses it" if error.code.startswith("http_4") and error.code != "http_429" else ""
             reason = PAGE_FAULTS.get(error.code, gone)
@@ -136,8 +147,6 @@ class ToolBox:
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors())
             observation = Observation(call_id=call.id, text=f"Arguments of {call.name} do not fit: {faults}.")
-        except DataError as error:
-            observation = Observation(call_id=call.id, text=f"Arguments of {call.name} do not fit: {error.message}.")
         except MiaError as error:
             observation = Observation(call_id=call.id, failure=error.failure())
         return observation.model_copy(update={"seconds": time.perf_counter() - started})

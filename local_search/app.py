@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from local_search.engine import SearchEngine
 from local_search.schema import (
+    MAX_HITS,
     MAX_QUERIES,
     Document,
     Documents,
@@ -37,8 +38,9 @@ def create_app(engine: SearchEngine, k: int = 3) -> FastAPI:
     @app.post("/v1/search")
     async def search(request: SearchRequest) -> SearchResponse:
         """The best passages of each query."""
-        _bounded(request.queries)
-        results = await engine.search(request.queries, k if request.k is None else request.k, request.mode)
+        wanted = k if request.k is None else request.k
+        _bounded(request.queries, wanted)
+        results = await engine.search(request.queries, wanted, request.mode)
         return SearchResponse(
             backend=engine.name_of(request.mode), results=[QueryResult(hits=hits) for hits in results]
         )
@@ -46,8 +48,9 @@ def create_app(engine: SearchEngine, k: int = 3) -> FastAPI:
     @app.post("/retrieve")
     async def retrieve(request: RetrieveRequest) -> ScoredDocuments | Documents:
         """The contract of Search-R1's retrieval server; its answer has two shapes, by `return_scores`."""
-        _bounded(request.queries)
-        found = await engine.find(request.queries, k if request.topk is None else request.topk)
+        wanted = k if request.topk is None else request.topk
+        _bounded(request.queries, wanted)
+        found = await engine.find(request.queries, wanted)
         scored = [
             [ScoredDocument(document=Document(id=row.id, contents=row.contents), score=score) for row, score in hits]
             for hits in found
@@ -59,10 +62,16 @@ def create_app(engine: SearchEngine, k: int = 3) -> FastAPI:
     return app
 
 
-def _bounded(queries: Sequence[str]) -> None:
+def _bounded(queries: Sequence[str], k: int) -> None:
     if len(queries) > MAX_QUERIES:
         raise DataError(
             f"{len(queries)} queries in one request",
             remedy=f"send at most {MAX_QUERIES} at once",
             code="too_many_queries",
+        )
+    if len(queries) * k > MAX_HITS:
+        raise DataError(
+            f"{len(queries)} queries for {k} passages each in one request",
+            remedy=f"send fewer at once: queries times k may be {MAX_HITS}",
+            code="too_many_hits",
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from local_search.bounds import checked
 from local_search.config import Mode
-from local_search.schema import SearchRequest, SearchResponse
+from local_search.schema import MAX_HITS, SearchRequest, SearchResponse
 from mia.errors import ToolError
 from mia.http import ServiceClient
 from mia.types import Hit
@@ -43,8 +43,9 @@ class SearchClient:
         """
         clean = checked(queries, k)
         hits: list[list[Hit]] = []
-        for start in range(0, len(clean), _CHUNK):
-            chunk = clean[start : start + _CHUNK]
+        size = min(_CHUNK, MAX_HITS // k)
+        for start in range(0, len(clean), size):
+            chunk = clean[start : start + size]
             request = SearchRequest(queries=chunk, k=k, mode=mode or self.mode)
             answer = await self._service.call("POST", "/v1/search", SearchResponse, request)
             if len(answer.results) != len(chunk):

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from local_search.bounds import MAX_K
 from mia.config import Section
 
-Mode = Literal["hybrid", "bm25", "dense"]
+Mode = Literal["hybrid", "bm25", "dense", "lucene"]
 
 
 class SearchConfig(Section):
@@ -20,11 +20,18 @@ class SearchConfig(Section):
         "local", description="what the agent searches: this section's index, the web (section [web]), or both"
     )
     index: Path | None = Field(None, description="index folder (`mia index build`); empty: the bundled small corpus")
-    mode: Mode = Field("hybrid", description="ranking: hybrid, bm25 or dense; with a url, sent only if set")
+    mode: Mode = Field("hybrid", description="ranking: hybrid, bm25, dense or lucene; with a url, sent only if set")
     k: int = Field(3, ge=1, le=MAX_K, description="passages for each query")
+    encoder_path: Path | None = Field(
+        None, description="folder of the index's encoder, where it is not in the cache or on the Hugging Face hub"
+    )
+    rerank: str = Field(
+        "", description="cross-encoder that ranks the best passages anew: hub name or folder; empty: none"
+    )
+    rerank_pool: int = Field(50, ge=1, le=MAX_K, description="passages that the cross-encoder reads for each query")
     url: str = Field("", description="base URL of a running search service; empty: search in this process")
 
-    @field_validator("index", mode="before")
+    @field_validator("index", "encoder_path", mode="before")
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:
         """Flags and environment variables can only say "not set" by an empty text."""

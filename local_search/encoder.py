@@ -2,17 +2,19 @@
 
 Its BERT (Devlin et al. 2019; 6 layers, 12 heads, width 384) is written out here in torch, since the import of
 sentence-transformers takes three seconds more than that of torch. A test holds both to the same vectors. Left out:
-other encoders, GPUs, training.
+GPUs, training. Other encoders are in `encoders`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from local_search.encoder_names import parse_name
 from local_search.protocol import Encoder, Vectors
 from mia.errors import DataError
 from mia.extras import need
@@ -69,19 +71,32 @@ class MiniLM:
             return self._model
 
 
-def encoder_of(name: str) -> Encoder:
-    """The encoder of a name that an index carries.
+def encoder_of(name: str, dim: int = 0, place: Path | None = None) -> Encoder:
+    """The encoder of a name that an index carries, see `encoder_names`.
+
+    Args:
+        name: all-MiniLM-L6-v2, a model of the Hugging Face hub with its organisation, or a folder.
+        dim: length of its vectors where known, so that nothing is loaded before the first use.
+        place: folder of the model, where that is not what the name says.
 
     Raises:
-        DataError: this version has no such encoder.
+        DataError: there is no such encoder (code `unknown_encoder`).
+        ModelError: the model cannot be loaded, if `dim` is not given (code `no_encoder`).
+        ConfigError: a package of the extra `search` is missing.
     """
-    if name != MiniLM.name:
+    if name == MiniLM.name and place is None:
+        return MiniLM()
+    model = parse_name(name).model
+    if place is None and "/" not in model and not Path(model).is_dir():
         raise DataError(
             f"no encoder {name!r}",
-            remedy=f"rebuild the index with `mia index build CORPUS --out DIR --force`; known: {MiniLM.name}",
+            remedy=f"known by its name alone: {MiniLM.name}; others are written with their organisation, such as "
+            "intfloat/e5-base-v2, or are the path of a folder",
             code="unknown_encoder",
         )
-    return MiniLM()
+    from local_search.encoders import SentenceEncoder
+
+    return SentenceEncoder(name, dim, place)
 
 
 class _Bert:

@@ -1,4 +1,4 @@
-"""Searches an index in this process: BM25, dense or hybrid. Knows no HTTP; `client` is its twin over the network."""
+"""Searches an index in this process: BM25, dense, hybrid, Lucene. Knows no HTTP; `client` is its network twin."""
 
 from __future__ import annotations
 
@@ -16,13 +16,20 @@ from local_search.dense import Dense
 from local_search.encoder import encoder_of
 from local_search.hybrid import Hybrid
 from local_search.index import EngineName, Manifest, read_manifest
-from local_search.passages import Passages
+from local_search.lucene import Lucene
+from local_search.passages import Passages, searched_text
 from local_search.protocol import Encoder
 from local_search.ranking import Ranker
+from local_search.rerank import Reranked, Reranking
 from mia.errors import DataError, ToolError
 from mia.types import Hit
 
-_NEEDS: dict[Mode, tuple[EngineName, ...]] = {"hybrid": ("bm25", "dense"), "bm25": ("bm25",), "dense": ("dense",)}
+_NEEDS: dict[Mode, tuple[EngineName, ...]] = {
+    "hybrid": ("bm25", "dense"),
+    "bm25": ("bm25",),
+    "dense": ("dense",),
+    "lucene": ("lucene",),
+}
 
 
 class Found(NamedTuple):
@@ -35,8 +42,11 @@ class Found(NamedTuple):
 class SearchEngine:
     """A `SearchBackend` over an index folder. Make one with `open`."""
 
-    def __init__(self, folder: Path, manifest: Manifest, mode: Mode, encoder: Encoder | None) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, mode: Mode, encoder: Encoder | None, reranking: Reranking | None
+    ) -> None:
         self.manifest = manifest
+        self._reranking = reranking
         self.mode = mode
         self.name = self.name_of(mode)
         self._folder = folder
@@ -48,13 +58,25 @@ class SearchEngine:
         self._warm = False
 
     @classmethod
-    def open(cls, folder: Path, mode: Mode = "hybrid", encoder: Encoder | None = None) -> SearchEngine:
+    def open(
+        cls,
+        folder: Path,
+        mode: Mode = "hybrid",
+        encoder: Encoder | None = None,
+        *,
+        shared: Encoder | None = None,
+        encoder_place: Path | None = None,
+        reranking: Reranking | None = None,
+    ) -> SearchEngine:
         """Open an index.
 
         Args:
             folder: the index, as `mia index build` wrote it.
             mode: how to rank unless a search says otherwise.
             encoder: the one that the index was built with; found by its name if not given.
+            shared: one to take if it is the index's; it is no error if it is not.
+            encoder_place: folder of the encoder's model, where that is not what its name says.
+            reranking: ranks the best passages anew.
 
         Raises:
             DataError: the index is missing, damaged, of a newer format, of another encoder or lacks the mode's engine.
@@ -67,7 +89,11 @@ class SearchEngine:
                 remedy=f"rebuild it: `mia index build CORPUS --out {folder} --force`",
                 code="other_encoder",
             )
-        engine = cls(folder, manifest, mode, encoder)
+        if encoder is None and shared is not None and shared.name == manifest.encoder:
+            encoder = shared
+        if encoder is None and encoder_place is not None and manifest.encoder:
+            encoder = encoder_of(manifest.encoder, manifest.dim, encoder_place)
+        engine = cls(folder, manifest, mode, encoder, reranking)
         engine._ranker(mode)
         return engine
 
@@ -78,7 +104,7 @@ class SearchEngine:
 
     def name_of(self, mode: Mode | None) -> str:
         """What a search with this mode is answered by."""
-        return f"local/{mode or self.mode}"
+        return f"local/{mode or self.mode}" + ("+rerank" if self._reranking else "")
 
     def warm(self) -> None:
         """Load what the first search would otherwise load: an encoder takes a second."""
@@ -89,7 +115,8 @@ class SearchEngine:
         """See `SearchBackend`; `mode` ranks otherwise than the engine was opened for.
 
         Result i is exactly what query i gets alone. Fewer than `k` hits come back when the corpus is smaller, or, with
-        BM25, when fewer passages share a word with the query. Scores: BM25 weight, cosine, or rank fusion sum.
+        BM25, when fewer passages share a word with the query. Scores: BM25 weight, cosine, rank fusion
+        sum, or what a cross-encoder says.
         """
         found = await self.find(queries, k, mode)
         backend = self.name_of(mode)
@@ -127,7 +154,7 @@ class SearchEngine:
         if missing:
             raise DataError(
                 f"index {self._folder} has no {' and no '.join(missing)} engine, which the mode {mode} needs",
-                remedy="search with another mode, or rebuild: "
+                remedy=f"search with another mode (--search.mode {self.manifest.engines[0]}), or rebuild: "
                 f"`mia index build CORPUS --out {self._folder} --engines {','.join(_NEEDS[mode])} --force`",
                 code="no_engine",
             )
@@ -135,7 +162,13 @@ class SearchEngine:
         for name in _NEEDS[mode]:
             if name == "bm25":
                 rankers.append(Bm25(self._folder / name))
+            elif name == "lucene":
+                rankers.append(Lucene(self._folder / name))
             else:
-                self._encoder = self._encoder or encoder_of(self.manifest.encoder)
+                self._encoder = self._encoder or encoder_of(self.manifest.encoder, self.manifest.dim)
                 rankers.append(Dense(self._folder / name, self._encoder))
-        return rankers[0] if len(rankers) == 1 else Hybrid(rankers)
+        ranker = rankers[0] if len(rankers) == 1 else Hybrid(rankers)
+        return Reranked(ranker, self._reranking, self._text) if self._reranking else ranker
+
+    def _text(self, row: int) -> str:
+        return searched_text(self._passages.row(row).passage())

@@ -2,7 +2,7 @@
 
     DIR/manifest.json           what is here; its presence says that the index is finished
     DIR/passages.jsonl          rows of the corpus, with offsets.npy (see `passages`)
-    DIR/bm25/, DIR/dense/       one folder for each engine
+    DIR/bm25/, dense/, lucene/   one folder for each engine
 
 Nothing here knows how an engine works; `build` writes an index and `engine` searches it.
 """
@@ -14,9 +14,9 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
+from glob import escape
 from pathlib import Path
 from typing import Literal
 
@@ -25,32 +25,42 @@ from pydantic import Field, ValidationError
 from mia.errors import DataError
 from mia.types import Record, now
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 QUICK_BYTES = 256 * 1024 * 1024
 """Opening an index checks the checksums of files up to this size in all (a second at most), else the sizes alone."""
 
-EngineName = Literal["bm25", "dense"]
-ENGINES: tuple[EngineName, ...] = ("bm25", "dense")
+EngineName = Literal["bm25", "dense", "lucene"]
+ENGINES: tuple[EngineName, ...] = ("bm25", "dense", "lucene")
+DEFAULT_ENGINES: tuple[EngineName, ...] = ("bm25", "dense")
 
 
 class Stamp(Record):
-    """Size and SHA-256 of a file."""
+    """Size and SHA-256 of a file; of one that lies elsewhere (see `adopt`) the time of its last change, in ns."""
 
     bytes: int = Field(ge=0)
-    sha256: str
+    sha256: str = ""
+    modified: int = 0
 
 
 class Manifest(Record):
-    """What an index holds. `encoder` and `dim` are empty and 0 without the dense engine."""
+    """What an index holds. `encoder`, `dim` and `kind` (of `dense_kinds`) are those of the dense engine.
+
+    `source` is the format of the corpus, `skipped` counts what of it was left out by reason, `counts` words, vocabulary
+    and postings of the BM25 engine; indexes of format 1 do not know these.
+    """
 
     format: int = FORMAT
     corpus: str
     corpus_sha256: str
+    source: str = ""
     passages: int = Field(ge=1)
+    skipped: dict[str, int] = Field(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
     engines: tuple[EngineName, ...] = Field(min_length=1)
     encoder: str = ""
     dim: int = 0
+    kind: str = ""
     libraries: dict[str, str] = Field(default_factory=dict)
     files: dict[str, Stamp]
     created: datetime = Field(default_factory=now)
@@ -62,10 +72,11 @@ class Manifest(Record):
 
     def describes(self, other: Manifest) -> bool:
         """Whether both say the same of corpus, engines and encoder, whenever and with whatever built."""
-        return self._content() == other._content()
+        same_source = self.source == other.source or not (self.source and other.source)
+        return same_source and self._content() == other._content()
 
     def _content(self) -> tuple[object, ...]:
-        return self.format, self.corpus_sha256, sorted(self.engines), self.encoder, self.dim
+        return self.corpus_sha256, sorted(self.engines), self.encoder, self.dim
 
 
 def digest(file: Path) -> str:
@@ -80,6 +91,14 @@ def stamps(folder: Path) -> dict[str, Stamp]:
     return {
         path.relative_to(folder).as_posix(): Stamp(bytes=path.stat().st_size, sha256=digest(path)) for path in files
     }
+
+
+def stamp_of(file: Path, whole: bool = False) -> Stamp:
+    """The stamp of a file, with its checksum if it is to be read as a `whole`, else with its time of change."""
+    found = file.stat()
+    if whole:
+        return Stamp(bytes=found.st_size, sha256=digest(file))
+    return Stamp(bytes=found.st_size, modified=found.st_mtime_ns)
 
 
 def read_manifest(folder: Path, full: bool = False) -> Manifest:
@@ -111,6 +130,14 @@ def _check(folder: Path, name: str, stamp: Stamp, check_sum: bool) -> None:
     file = folder / name
     if not file.is_file():
         raise _damaged(folder, f"{name} is missing")
+    if stamp.modified:
+        if stamp_of(file) != stamp:
+            raise DataError(
+                f"index {folder}: {file.resolve()} was changed since it was adopted",
+                remedy="adopt it again: `mia index adopt … --force`",
+                code="damaged_index",
+            )
+        return
     if file.stat().st_size != stamp.bytes:
         raise _damaged(folder, f"{name} has {file.stat().st_size} bytes, not {stamp.bytes}")
     if check_sum and digest(file) != stamp.sha256:
@@ -122,9 +149,11 @@ def _parsed(folder: Path) -> Manifest:
         value = json.loads((folder / MANIFEST).read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"holds no finished index (no {MANIFEST})" if folder.is_dir() else "does not exist"
-        raise DataError(
-            f"index {folder} {what}", remedy="build one: `mia index build CORPUS --out DIR`", code="no_index"
-        ) from error
+        remedy = "build one: `mia index build CORPUS --out DIR`"
+        if any(folder.absolute().parent.glob(f".{escape(folder.name)}.building-*")):
+            what += ", but a build of it was begun"
+            remedy = "give the same `mia index build` command again, it continues"
+        raise DataError(f"index {folder} {what}", remedy=remedy, code="no_index") from error
     except ValueError as error:
         raise _damaged(folder, f"{MANIFEST} is not JSON") from error
     version = value.get("format") if isinstance(value, dict) else None
@@ -154,21 +183,11 @@ def is_index(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-@contextmanager
-def staged(out: Path) -> Iterator[Path]:
-    """A new sibling folder of `out` to write an index in; it is gone afterwards unless `publish` moved it."""
-    folder = _sibling(out, "building")
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-    except OSError as error:
-        raise DataError(
-            f"cannot write {error.filename or out}: {error.strerror or error}",
-            remedy="check the path, its permissions and the space left",
-            code="unwritable_index",
-        ) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def write_whole(file: Path, text: str) -> None:
+    """Write a file that appears with all its text, or not at all."""
+    unfinished = file.with_name(f"{file.name}.part")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.rename(file)
 
 
 def publish(folder: Path, out: Path, manifest: Manifest) -> None:
@@ -179,7 +198,7 @@ def publish(folder: Path, out: Path, manifest: Manifest) -> None:
     Raises:
         OSError: the folder cannot be moved; what was there is there still.
     """
-    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_whole(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
     if holds(out, manifest):
         return
     retired = _sibling(out, "retired")

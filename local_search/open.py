@@ -12,6 +12,7 @@ from local_search.config import SearchConfig
 from local_search.engine import SearchEngine
 from local_search.index import FORMAT, read_manifest
 from local_search.protocol import Encoder, SearchBackend
+from local_search.rerank import CrossEncoder, Reranking
 from mia.errors import DataError
 from mia.paths import home
 
@@ -24,7 +25,7 @@ def open_search(
     Args:
         config: `url` decides between a service and this process.
         step: told of the progress of a build.
-        encoder: one to share with others in this process; loaded here if not given.
+        encoder: one to share with others in this process, used if the index is of this encoder.
 
     Raises:
         DataError: the index is missing or damaged.
@@ -32,7 +33,20 @@ def open_search(
     """
     if config.url:
         return SearchClient(config.url, mode=config.mode if "mode" in config.model_fields_set else None)
-    return SearchEngine.open(config.index or bundled_index(step, encoder), config.mode, encoder)
+    return open_engine(config, step, encoder)
+
+
+def open_engine(
+    config: SearchConfig, step: Step = lambda stage, done, total: None, encoder: Encoder | None = None
+) -> SearchEngine:
+    """As `open_search`, always in this process."""
+    return SearchEngine.open(
+        config.index or bundled_index(step, encoder),
+        config.mode,
+        shared=encoder,
+        encoder_place=config.encoder_path,
+        reranking=Reranking(CrossEncoder(config.rerank), config.rerank_pool) if config.rerank else None,
+    )
 
 
 def bundled_index(step: Step = lambda stage, done, total: None, encoder: Encoder | None = None) -> Path:

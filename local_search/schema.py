@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, Field
 
-from local_search.bounds import MAX_K
+from local_search.bounds import MAX_K, MAX_QUERY_CHARS
 from local_search.config import Mode
 from mia.types import Hit, Record, Text
 
 MAX_QUERIES = 1024
+MAX_HITS = 65_536
+"""Queries times k of one request, at most: more would hold the service up for all others while it is written out."""
 """Queries in one request."""
+
+# Bounds are written down for clients here, and checked by `bounds`, whose errors say more than a schema's.
+Query = Annotated[Text, Field(json_schema_extra={"pattern": r"\S", "maxLength": MAX_QUERY_CHARS})]
+Queries = Annotated[list[Query], Field(json_schema_extra={"maxItems": MAX_QUERIES})]
+Count = Annotated[int | None, Field(json_schema_extra={"minimum": 1, "maximum": MAX_K})]
 
 
 class SearchRequest(Record):
     """Body of `POST /v1/search`. `k` and `mode`: the service's own if not given."""
 
-    queries: list[Text] = Field(json_schema_extra={"maxItems": MAX_QUERIES})
-    k: int | None = Field(None, json_schema_extra={"minimum": 1, "maximum": MAX_K})
+    queries: Queries
+    k: Count = None
     mode: Mode | None = None
 
 
@@ -36,8 +45,8 @@ class SearchResponse(Record):
 class RetrieveRequest(BaseModel):
     """Body of `POST /retrieve`; as in Search-R1, other fields are let pass."""
 
-    queries: list[Text]
-    topk: int | None = None
+    queries: Queries
+    topk: Count = None
     return_scores: bool = False
 
 

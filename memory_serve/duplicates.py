@@ -12,12 +12,17 @@ by `memory_serve.keep`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Literal
 
 from memory_serve.ranking import Floats, Ints, best
 from memory_serve.vectors import OUTCOMES, Bucket
 from mia.types import Outcome
+
+MAX_WORDS = 120
+MAX_WORD = 40
+"""Of up to so many words, each of so many characters, an encoder with 256 word pieces reads the whole."""
 
 Decision = tuple[Literal["stored", "replaced", "kept"], str]
 """What becomes of a draft, and the id of the memory it replaces or yields to; no id when it is stored anew."""
@@ -59,6 +64,26 @@ def twins(
         if nearest:
             found[outcome] = ids[nearest[0]]
     return found
+
+
+def same_question(text: str, other: str) -> bool:
+    """Whether equal vectors of two questions may be believed.
+
+    An encoder reads the beginning of a long text only, and all that it does not know looks alike to it: questions of
+    which it may have missed something are the same only if their words are.
+    """
+    return (_legible(text) and _legible(other)) or _words(text) == _words(other)
+
+
+def _legible(text: str) -> bool:
+    words = _words(text)
+    return 2 <= len(words) <= MAX_WORDS and max(map(len, words)) <= MAX_WORD and "".join(words).isascii()
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text, or its signs if it has no word."""
+    folded = text.casefold()
+    return re.findall(r"\w+", folded) or folded.split()
 
 
 def decide(

@@ -11,6 +11,7 @@ import numpy as np
 
 from local_search.protocol import Vectors
 from memory_serve.core import EVERYWHERE
+from memory_serve.duplicates import same_question
 from memory_serve.keep import alike, surplus
 from memory_serve.log import Image
 from memory_serve.postgres_database import Connection
@@ -135,7 +136,7 @@ class PostgresCore(PostgresWriter):
         weights = (self._config.weights.question, self._config.weights.caption)
         merged = 0
         for one, other in list(alike(bucket, self._config.keep.merge, weights, _mergeable(bucket, key))):
-            if one in bucket.rows and other in bucket.rows:
+            if one in bucket.rows and other in bucket.rows and _believable(write, one, other):
                 self._merge(write, mirror, one, other)
                 merged += 1
         return merged
@@ -144,7 +145,9 @@ class PostgresCore(PostgresWriter):
         into: dict[str, str] = {}
         for memory_id, key in fresh.items() if self._config.keep.merge else ():
             other = mirror.alike(memory_id, key)
-            if other is not None and self._merge(write, mirror, memory_id, other) == other:
+            if other is None or not _believable(write, memory_id, other):
+                continue
+            if self._merge(write, mirror, memory_id, other) == other:
                 into[memory_id] = other
         if self._config.keep.capacity:
             await write.flush()
@@ -247,3 +250,8 @@ class PostgresCore(PostgresWriter):
 
     def _vectorised(self, state: dict[str, Any], vector: bytes, caption: bytes | None) -> Whole:
         return Whole(state, vector, caption, self.cell(np.frombuffer(vector, "<f4").astype(np.float32)))
+
+
+def _believable(write: PostgresWrite, one: str, other: str) -> bool:
+    """Whether the vectors of two memories say what their whole questions say; see `same_question`."""
+    return same_question(write.get(one).state["question"], write.get(other).state["question"])

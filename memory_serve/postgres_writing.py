@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from local_search.protocol import Vectors
-from memory_serve.duplicates import decide, twins
+from memory_serve.duplicates import decide, same_question, twins
 from memory_serve.log import Image
 from memory_serve.near import radius
 from memory_serve.postgres_cells import Cells
@@ -193,6 +193,7 @@ class PostgresWriter(PostgresReader):
                 captioned = encoded.caption is not None
                 threshold = self._config.duplicate
                 found = twins(bucket, rows, similar, threshold, encoded.bucket[0], captioned, draft.source_id)
+        found = {o: i for o, i in found.items() if same_question(draft.question, write.get(i).state["question"])}
         if not found:
             return "stored", ""
         return decide(

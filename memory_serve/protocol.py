@@ -89,7 +89,7 @@ class Added(Record):
 class Credited(Record):
     """Result of crediting one id."""
 
-    id: str
+    id: Text
     known: bool
 
 

@@ -75,7 +75,7 @@ class EditRequest(Scoped):
 class CreditRequest(Scoped):
     """Memories that were shown in a run, and whether it was right. A repeated `key` changes nothing."""
 
-    ids: tuple[str, ...]
+    ids: tuple[Text, ...]
     success: StrictBool
     key: Text = ""
 
@@ -96,7 +96,7 @@ class AbsorbRequest(Scoped):
 class DeleteRequest(Scoped):
     """Memories to forget."""
 
-    ids: tuple[str, ...]
+    ids: tuple[Text, ...]
 
 
 class ClearRequest(Scoped):

@@ -9,6 +9,7 @@ import numpy as np
 
 from local_search.protocol import Vectors
 from memory_serve.core import EVERYWHERE, change
+from memory_serve.duplicates import same_question
 from memory_serve.keep import alike, surplus
 from memory_serve.log import Image, Write, read_images
 from memory_serve.protocol import TRUSTS, Change, Compacted
@@ -70,7 +71,9 @@ class MemoryCore(MemoryWriter):
         into: dict[str, str] = {}
         for memory_id, key in fresh.items() if self._config.keep.merge else ():
             other = self._alike(memory_id, key)
-            if other is not None and self._merge(write, memory_id, other) == other:
+            if other is None or not _believable(write, memory_id, other):
+                continue
+            if self._merge(write, memory_id, other) == other:
                 into[memory_id] = other
         for key in sorted(set(fresh.values())):
             self._evict(write, key, fresh)
@@ -98,7 +101,7 @@ class MemoryCore(MemoryWriter):
         weights = (self._config.weights.question, self._config.weights.caption)
         merged = 0
         for one, other in list(alike(bucket, self._config.keep.merge, weights, _mergeable(bucket, key))):
-            if one in bucket.rows and other in bucket.rows:
+            if one in bucket.rows and other in bucket.rows and _believable(write, one, other):
                 self._merge(write, one, other)
                 merged += 1
         return merged
@@ -230,6 +233,12 @@ class MemoryCore(MemoryWriter):
                 "UPDATE memories SET encoder = ?, vector = ?, caption_vector = ?, version = ? WHERE id = ?",
                 [(self._encoder, to_blob(q), None if c is None else to_blob(c), version, i) for i, q, c in vectors],
             )
+
+
+def _believable(write: Write, one: str, other: str) -> bool:
+    """Whether the vectors of two memories say what their whole questions say; see `same_question`."""
+    a, b = write.state(one), write.state(other)
+    return a is not None and b is not None and same_question(a["question"], b["question"])
 
 
 def _mergeable(bucket: Bucket, key: Key) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

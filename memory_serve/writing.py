@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory_serve.core import MemoryReader
-from memory_serve.duplicates import decide, twins
+from memory_serve.duplicates import decide, same_question, twins
 from memory_serve.log import Image, Pending, Write, differences, prune
 from memory_serve.protocol import TRUSTS, Action, Added, Credited, Draft, Edit, Stored
 from memory_serve.ranking import win_rate
@@ -148,6 +148,12 @@ class MemoryWriter(MemoryReader):
                 found = twins(bucket, rows, similar, threshold, encoded.bucket[0], captioned, draft.source_id)
         if not found:
             return "stored", ""
+
+        def question(memory_id: str) -> str:
+            row = write.connection.execute("SELECT question FROM memories WHERE id = ?", (memory_id,)).fetchone()
+            return str(row[0])
+
+        found = {o: i for o, i in found.items() if same_question(draft.question, question(i))}
 
         def twin(memory_id: str) -> tuple[str, Any]:
             row = write.connection.execute("SELECT workflow, trust FROM memories WHERE id = ?", (memory_id,)).fetchone()

@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "show": ("inference.cli:show", "print one trajectory readably"),
     "doctor": ("inference.doctor:main", "list what is there and what each missing thing would enable"),
     "index build": ("local_search.cli:build", "index a corpus for search"),
+    "index adopt": ("local_search.cli:adopt", "use a ready-made corpus and FAISS index as they are"),
     "index info": ("local_search.cli:info", "describe an index"),
     "serve search": ("local_search.cli:serve", "serve an index over HTTP"),
     "serve memory": ("memory_serve.cli:serve", "serve a memory store over HTTP"),
@@ -90,11 +91,15 @@ def _unknown(args: Sequence[str]) -> int:
 
 
 def _guarded(run: Callable[[Sequence[str]], int], args: Sequence[str]) -> int:
+    import json
+
     from mia.errors import ConfigError, MiaError
 
     try:
         return run(args)
     except MiaError as error:
+        if "--json" in args:
+            print(json.dumps({"error": error.failure().model_dump()}, ensure_ascii=False))
         return report(error, code=2 if isinstance(error, ConfigError) else 1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -122,7 +127,7 @@ def parser(verb: str, description: str, examples: Sequence[str]) -> argparse.Arg
     )
 
 
-def parse(made: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
+def parse(made: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, object]]:
     """Parse a command line that also takes config flags (`--a.b VALUE`, `--a.b=VALUE`).
 
     Returns:
@@ -133,7 +138,7 @@ def parse(made: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.
     """
     from mia.errors import ConfigError
 
-    flags: dict[str, str] = {}
+    flags: dict[str, object] = {}
     others: list[str] = []
     words = iter(argv)
     for word in words:
@@ -144,8 +149,20 @@ def parse(made: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.
         given = value if has_value else next(words, None)
         if given is None:
             raise ConfigError(f"{word} needs a value", remedy=f"write {word} VALUE")
-        flags[name.replace("-", "_")] = given
+        flags[name.replace("-", "_")] = _json_or_text(given)
     return made.parse_args(others), flags
+
+
+def _json_or_text(value: str) -> object:
+    """Lists and tables are given as JSON, e.g. `--agent.executor.stop '["</answer>"]'`; all else is text."""
+    import json
+
+    if value[:1] not in ("[", "{"):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 if __name__ == "__main__":

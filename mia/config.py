@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from mia.errors import ConfigError
 from mia.types import Role
@@ -49,6 +50,25 @@ class Endpoint(Section):
         "grammar", description="how tools are called: our <tool_call> grammar, or the endpoint's native tool calling"
     )
     extra_body: dict[str, Any] = Field(default_factory=dict, description="further fields of the request body")
+
+    @field_validator("url")
+    @classmethod
+    def _known_scheme(cls, url: str) -> str:
+        if not url.startswith(("embedded:", "local:", "http://", "https://")):
+            raise ValueError("must be embedded:, local:PATH_OR_NAME or an address that begins with http:// or https://")
+        return url
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _name_of_a_variable(cls, name: str) -> str:
+        if name and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError("must be the name of an environment variable, not the key itself (value not shown)")
+        return name
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the model runs in this process; such models read text only."""
+        return self.url.startswith(("embedded:", "local:"))
 
 
 class Models(Section):
@@ -125,6 +145,8 @@ def load(kind: type[C], file: Path | None = None, flags: Mapping[str, Any] | Non
         bound = Bound(**_nest(flags or {}))
     except ValidationError as error:
         raise ConfigError(_explain(kind, error), remedy=_where(file), code="bad_config") from error
+    except SettingsError as error:
+        raise ConfigError(f"{error}; a whole section or list is written as JSON", remedy=_where(file)) from error
     return cast(C, kind.model_construct(**{name: getattr(bound, name) for name in kind.model_fields}))
 
 
@@ -133,6 +155,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"no config file {file}", remedy="check the path; configs/ holds examples") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}", remedy="give a readable TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}", remedy="mend the named line") from error
 
@@ -150,6 +174,10 @@ def _nest(flags: Mapping[str, Any]) -> dict[str, Any]:
         table = nested
         for name in parents:
             table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"--{dotted} and a flag for all of {name} are both given", remedy="leave one of them")
+        if isinstance(table.get(leaf), dict):
+            raise ConfigError(f"--{dotted} and flags for parts of it are both given", remedy="leave one of them")
         table[leaf] = value
     return nested
 

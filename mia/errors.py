@@ -108,6 +108,13 @@ BY_BOUNDARY: dict[str, type[MiaError]] = {
 }
 
 
+def as_error(failure: Failure) -> MiaError:
+    """The error that a failure records."""
+    return BY_BOUNDARY[failure.boundary](
+        failure.message, remedy=failure.remedy, code=failure.code, retryable=failure.retryable
+    )
+
+
 class ErrorBody(BaseModel):
     """An error on the wire."""
 

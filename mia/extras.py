@@ -8,7 +8,7 @@ from typing import Any, Literal
 from mia.errors import ConfigError
 
 
-def need(module: str, extra: Literal["embedded", "lucene", "search", "serve", "web"]) -> Any:
+def need(module: str, extra: Literal["cluster", "embedded", "lucene", "search", "serve", "web"]) -> Any:
     """Import a package of an optional extra. Its type is open, because most of these packages ship no types.
 
     Raises:
@@ -18,7 +18,9 @@ def need(module: str, extra: Literal["embedded", "lucene", "search", "serve", "w
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"the package {(error.name or module).split('.')[0]} is not installed",
+            f"the package {(error.name or module).split('.')[0]} is not installed"
+            if isinstance(error, ModuleNotFoundError)
+            else f"the package {module} cannot be imported: {error}",
             remedy=f"pip install -e '.[{extra}]' -c constraints.txt",
             code="missing_extra",
         ) from error

@@ -47,6 +47,12 @@ class Health(BaseModel):
     version: str
 
 
+class ErrorAnswer(BaseModel):
+    """Every answer that is not the wanted one."""
+
+    error: ErrorBody
+
+
 def create_service(
     name: str,
     version: str,
@@ -72,7 +78,11 @@ def create_service(
         if on_close is not None:
             await on_close()
 
-    app = FastAPI(title=f"MIA {name}", version=version, lifespan=lifespan)
+    faults: dict[int | str, dict[str, Any]] = {
+        "4XX": {"model": ErrorAnswer, "description": "the request cannot be answered as it is"},
+        "5XX": {"model": ErrorAnswer, "description": "the service cannot answer now"},
+    }
+    app = FastAPI(title=f"MIA {name}", version=version, lifespan=lifespan, responses=faults)
     _add_edge(app, name, CollectorRegistry(), max_body_bytes)
     _add_health(app, name, version, ready)
     return app
@@ -97,12 +107,12 @@ class _Edge:
         given = dict(scope["headers"]).get(REQUEST_ID.encode(), b"").decode("latin-1")
         request_id = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        started, status = time.perf_counter(), 500
+        started, status, begun = time.perf_counter(), 500, False
 
         async def marked(message: Message) -> None:
-            nonlocal status
+            nonlocal status, begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, begun = message["status"], True
                 message["headers"] = [*message["headers"], (REQUEST_ID.encode(), request_id.encode())]
             await send(message)
 
@@ -113,6 +123,12 @@ class _Edge:
                 await _error_response(error, request_id)(scope, receive, marked)
             else:
                 await self._app(scope, _replay(body, receive), marked)
+        except Exception:
+            # Ours to mend, so it goes on to the log; whoever asked gets the same error body as for any other fault.
+            if not begun:
+                fault = MiaError("the service met an error of its own", remedy="see its log", code="internal")
+                await _error_response(fault, request_id)(scope, receive, marked)
+            raise
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             self._requests.labels(self._service, route, str(status)).inc()

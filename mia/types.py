@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 
 def clean_text(value: Any) -> Any:
@@ -59,6 +59,13 @@ class Reference(Record):
 
     answers: tuple[Text, ...] = Field(min_length=1)
 
+    @field_validator("answers")
+    @classmethod
+    def _not_blank(cls, answers: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(answer.strip() for answer in answers):
+            raise ValueError("a reference answer is blank")
+        return answers
+
 
 class Example(Record):
     """A question with its reference, as read from a dataset."""
@@ -93,6 +100,7 @@ class MalformedCall(Record):
     id: str
     raw: Text
     reason: Text
+    name: Text = ""
 
 
 class Message(Record):
@@ -315,7 +323,14 @@ class Step(Record):
 
 
 StopReason = Literal[
-    "answered", "forced_calls", "forced_tokens", "forced_time", "forced_reminders", "no_answer", "failed"
+    "answered",
+    "forced_turns",
+    "forced_calls",
+    "forced_tokens",
+    "forced_time",
+    "forced_reminders",
+    "no_answer",
+    "failed",
 ]
 """Why an execution ended. `forced_*`: a limit was reached and one final answer was asked for (and given)."""
 
@@ -357,8 +372,13 @@ class Trajectory(Record):
 
 
 def as_message(reply: Reply) -> Message:
-    """The assistant turn that a reply adds to its conversation."""
-    return Message(role="assistant", text=reply.text, tool_calls=reply.tool_calls)
+    """The assistant turn that a reply adds to its conversation.
+
+    A native call that could not be read stands there without arguments: every result needs the call it answers, and
+    arguments that are no JSON are refused by some endpoints.
+    """
+    unread = tuple(ToolCall(id=bad.id, name=bad.name or "unknown") for bad in reply.malformed)
+    return Message(role="assistant", text=reply.text, tool_calls=(*reply.tool_calls, *unread))
 
 
 class Judgement(Record):

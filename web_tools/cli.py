@@ -34,7 +34,7 @@ def serve(argv: Sequence[str]) -> int:
         "reaches the port can spend your credits.",
         [
             "mia serve web --port 8002",
-            "mia serve web --web.mode replay     (answers from the cache alone; no key, no costs)",
+            "mia serve web --web.mode replay     # answers from the cache alone; no key, no costs",
         ],
     )
     args.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")

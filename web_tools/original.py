@@ -16,11 +16,10 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse
 
 from mia import __version__
-from mia.errors import DataError, MiaError
+from mia.errors import DataError, MiaError, as_error
 from mia.prompts import neutralise
 from mia.types import Text
 from web_tools.engine import WebEngine
-from web_tools.protocol import as_error
 from web_tools.records import SearchResult, WebHit
 
 MAX_CHARS = 400

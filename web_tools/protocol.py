@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mia.errors import BY_BOUNDARY, MiaError
-from mia.types import Failure, Hit
+from mia.errors import as_error
+from mia.types import Hit
 from web_tools.records import ImageHit, ImageQuery, ImageResult, SearchResult, Stats, Visit
 
 
@@ -90,10 +90,3 @@ def hits_of(results: Sequence[SearchResult], backend: str) -> list[list[Hit]]:
         if result.failure is not None:
             raise as_error(result.failure)
     return [[hit.as_hit(backend) for hit in result.hits] for result in results]
-
-
-def as_error(failure: Failure) -> MiaError:
-    """The error that a failure records."""
-    return BY_BOUNDARY[failure.boundary](
-        failure.message, remedy=failure.remedy, code=failure.code, retryable=failure.retryable
-    )

@@ -94,9 +94,12 @@ class OpenAIChat:
             )
         if isinstance(error, openai.APIStatusError):
             retryable = error.status_code in (408, 409, 429) or error.status_code >= 500
+            remedy = "the message is the endpoint's own; check model name, key and context length"
+            if error.status_code == 404:
+                remedy = f"check the model name, and the url: most end in /v1, as {self._endpoint.url.rstrip('/')}/v1"
             return ModelError(
                 f"{where} answered {error.status_code}: {error.message}",
-                remedy="the message is the endpoint's own; check model name, key and context length",
+                remedy=remedy,
                 code=f"http_{error.status_code}",
                 retryable=retryable,
             )
@@ -199,8 +202,11 @@ def to_wire(message: Message) -> dict[str, Any]:
 def _native_calls(raw: Any) -> tuple[tuple[ToolCall, ...], tuple[MalformedCall, ...]]:
     calls: list[ToolCall] = []
     malformed: list[MalformedCall] = []
+    seen: set[str] = set()
     for index, item in enumerate(raw if isinstance(raw, list) else [raw] if raw else []):
         call_id = _text(_field(item, "id")) or f"call_{index}"
+        call_id = f"{call_id}_{index}" if call_id in seen else call_id  # each result must name one call
+        seen.add(call_id)
         function = _field(item, "function")
         name, arguments = _field(function, "name"), _field(function, "arguments")
         try:
@@ -208,5 +214,6 @@ def _native_calls(raw: Any) -> tuple[tuple[ToolCall, ...], tuple[MalformedCall, 
                 raise ParseError("the call has no name")
             calls.append(ToolCall(id=call_id, name=name, arguments=read_arguments(arguments)))
         except ParseError as error:
-            malformed.append(MalformedCall(id=call_id, raw=str(arguments or ""), reason=error.message))
+            bad = MalformedCall(id=call_id, raw=str(arguments or ""), reason=error.message, name=_text(name))
+            malformed.append(bad)
     return tuple(calls), tuple(malformed)

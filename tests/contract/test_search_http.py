@@ -113,6 +113,8 @@ async def test_search_uses_the_services_k_where_none_is_given(http: httpx.AsyncC
         ("/retrieve", {"queries": ["x" * 4001]}, "long_query", "4001 characters"),
         ("/v1/search", {"queries": ["x"] * 1025}, "too_many_queries", "1025 queries"),
         ("/retrieve", {"queries": ["x"] * 1025}, "too_many_queries", "1025 queries"),
+        ("/v1/search", {"queries": ["x"] * 66, "k": 1000}, "too_many_hits", "66 queries for 1000"),
+        ("/retrieve", {"queries": ["x"] * 66, "topk": 1000}, "too_many_hits", "66 queries for 1000"),
         ("/v1/search", {"queries": ["planet"], "topk": 3}, "bad_request", "topk"),
         ("/v1/search", {"queries": ["planet"], "mode": "magic"}, "bad_request", "mode"),
         ("/v1/search", {"queries": ["planet"], "mode": "dense"}, "no_engine", "no dense engine"),

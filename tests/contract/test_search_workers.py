@@ -47,11 +47,8 @@ def served(index: Path, workers: int) -> Iterator[tuple[subprocess.Popen[str], s
 
 def children(process: subprocess.Popen[str]) -> list[int]:
     """Process ids of the workers; the tracker that Python adds for shared resources is none."""
-    found = []
-    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text():
-            found.append(int(pid))
-    return found
+    pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in pids if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 def ask(url: str) -> str:

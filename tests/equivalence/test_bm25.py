@@ -14,7 +14,8 @@ import bm25s
 import pytest
 import Stemmer
 
-from local_search.bm25 import Bm25, build, tokenize
+from local_search.bm25 import Bm25, tokenize
+from local_search.bm25_build import merge, write_postings
 from local_search.build import build_index
 from local_search.corpus import read_rows
 from local_search.engine import SearchEngine
@@ -39,8 +40,11 @@ def textbook(documents: Sequence[Sequence[str]], query: Sequence[str]) -> list[f
 
 
 def _ranker(texts: Sequence[str], folder: Path) -> Bm25:
-    build(texts, folder, lambda done: None)
-    return Bm25(folder)
+    (folder / "shard").mkdir()
+    (folder / "index").mkdir()
+    write_postings(texts, folder / "shard")
+    merge([folder / "shard"], folder / "index", 1 << 20, lambda done, total: None)
+    return Bm25(folder / "index")
 
 
 def test_three_documents_worked_out_by_hand(tmp_path: Path) -> None:

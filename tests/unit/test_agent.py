@@ -211,6 +211,35 @@ async def test_an_interrupted_run_keeps_what_was_done(build: Build) -> None:
     assert run.plans[0].text == "1. Find it."
 
 
+async def test_a_watcher_that_breaks_loses_nothing(build: Build) -> None:
+    agent = build(plans("no"), ScriptedChat([call("Vienna"), "<answer>Danube</answer>"]))
+
+    def broken(event: Event) -> None:
+        if event.event == "observed":
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        await agent.ask(QUESTION, watch=broken)
+    (run_id,) = agent.runs.ids()
+    assert agent.runs.load(run_id).steps[-1].observations
+
+
+async def test_a_run_that_cannot_be_written_is_still_a_run(build: Build, tmp_path: Path) -> None:
+    agent = build(plans("no"), ScriptedChat([call("Vienna"), "<answer>Danube</answer>"]))
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    run = await agent.ask(QUESTION, REFERENCE)
+    assert run.answer == "Danube"
+    assert run.memory is not None
+    assert {failure.boundary for failure in run.degraded} == {"data"}
+
+
+async def test_small_contexts_leave_room_for_turns(build: Build) -> None:
+    executor = ScriptedChat([call("Vienna"), "<answer>Danube</answer>"], context=2048)
+    run = await build(plans("no"), executor).ask(QUESTION)
+    assert (run.answer, run.stop_reason) == ("Danube", "answered")
+    assert executor.samplings[0].max_tokens == 512
+
+
 async def test_many_questions_at_once(build: Build) -> None:
     def answer(messages: Sequence[Message]) -> str:
         return "<answer>Danube</answer>" if len(messages) > 1 else call("Vienna")

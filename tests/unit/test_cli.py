@@ -11,7 +11,7 @@ import pytest
 
 from inference.cli import read_config, read_image
 from mia.cli import main
-from mia.errors import ConfigError, DataError
+from mia.errors import ConfigError
 from tests.doubles import chat_endpoint
 
 
@@ -98,8 +98,8 @@ def test_a_dead_endpoint_fails_with_the_remedy(index: Path, capsys: pytest.Captu
     argv = ask("http://127.0.0.1:9/v1", index, "Which river?", "--models.default.retries", "0")
     assert main(argv) == 1
     captured = capsys.readouterr()
-    assert "cannot be reached" in captured.out
-    assert "start the endpoint" in captured.out
+    assert "cannot be reached" in captured.err
+    assert "start the endpoint" in captured.err
 
 
 def test_bad_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,8 +116,12 @@ def test_bad_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_blank_question_and_missing_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ask", "  "]) == 1
+    assert main(["ask", "  "]) == 2
     assert "the question is blank" in capsys.readouterr().err
+    assert main(["ask", "x", "--reference", " "]) == 2
+    assert "--reference is blank" in capsys.readouterr().err
+    assert main(["ask", "x", "--image", "none.png", "--url", "http://127.0.0.1:9/v1"]) == 2
+    assert "cannot read none.png" in capsys.readouterr().err
     assert main(["show", "nope"]) == 1
     assert "no run 'nope'" in capsys.readouterr().err
 
@@ -168,9 +172,53 @@ def test_profiles_by_name() -> None:
 
 def test_images_become_data_urls(tmp_path: Path) -> None:
     picture = tmp_path / "dot.png"
-    picture.write_bytes(b"\x89PNG")
-    assert read_image(picture) == "data:image/png;base64,iVBORw=="
-    with pytest.raises(DataError, match="not a JPEG"):
-        read_image(tmp_path / "dot.txt")
-    with pytest.raises(DataError, match="cannot read"):
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n")
+    assert read_image(picture) == "data:image/png;base64,iVBORw0KGgo="
+    picture.write_bytes(b"RIFF\n\x00\x00\x00WEBPVP8 ")
+    assert read_image(picture).startswith("data:image/webp;")
+    picture.write_text("a text with the name of a picture")
+    with pytest.raises(ConfigError, match="is not a JPEG"):
+        read_image(picture)
+    with pytest.raises(ConfigError, match="cannot read"):
         read_image(tmp_path / "none.png")
+
+
+def test_pictures_need_a_model_that_sees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", "What is this?", "--image", str(tmp_path / "x.png")]) == 2
+    assert "reads text only" in capsys.readouterr().err
+
+
+def test_errors_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "nope", "--json"]) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["boundary"] == "data"
+    assert error["remedy"]
+
+
+def test_the_list_of_runs_is_short_and_survives_a_broken_file(
+    endpoint: str, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = "Which river? " + "\x1b[31m[bold]long " * 500
+    assert main(ask(endpoint, index, question)) == 0
+    shown = capsys.readouterr().out
+    run_id = shown.split("mia show ")[1].split(")")[0]
+    runs = tmp_path / "mia-home" / "runs"
+    (runs / "29991231-broken.json").write_text("{}")
+    (runs / "my notes.json").write_text("{}")
+    assert main(["show"]) == 0
+    captured = capsys.readouterr()
+    assert run_id in captured.out
+    assert len(captured.out.splitlines()) < 10
+    assert "\x1b" not in captured.out
+    assert "29991231-broken.json is not a run" in captured.err
+    assert main(["show", run_id]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_runs_that_cannot_be_kept_are_told_before_any_work(
+    endpoint: str, index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(ask(endpoint, index, "Which river?", "--runs", "/proc/none")) == 1
+    assert "runs cannot be kept in /proc/none" in capsys.readouterr().err
+    assert main(ask(endpoint, index, "Which river?", "--json", "--memory.path", str(index))) == 1
+    assert "--memory.enabled false" in capsys.readouterr().err

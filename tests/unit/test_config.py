@@ -51,11 +51,52 @@ def test_roles_share_the_default_endpoint() -> None:
         ("[models.planner]\nurls = 'x'\n", r"models\.planner\.urls: unknown key; did you mean 'url'\?"),
         ("[agent]\nmax_turns = 0\n", r"agent\.max_turns: .*greater than or equal to 1"),
         ("[agent\n", "not valid TOML"),
+        ("[models.default]\nurl = '127.0.0.1:11434'\n", "begins with http://"),
+        ("[models.default]\napi_key_env = 'sk-secret-123'\n", r"name of an environment variable.*not shown"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(RunConfig, write(tmp_path, text))
+
+
+def test_a_key_given_by_mistake_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(RunConfig, write(tmp_path, "[models.default]\napi_key_env = 'sk-secret-123'\n"))
+    assert "sk-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"models.default": "x", "models.default.url": "http://x"}, "both given"),
+        ({"models.default.url": "http://x", "models.default": "x"}, "both given"),
+    ],
+)
+def test_flags_that_contradict(flags: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(RunConfig, None, flags)
+
+
+@pytest.mark.parametrize("name", ["MIA__AGENT", "MIA__MODELS", "MIA__AGENT__EXECUTOR__STOP"])
+def test_environment_that_is_no_json(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "foo")
+    with pytest.raises(ConfigError):
+        load(RunConfig)
+
+
+def test_a_folder_is_no_config(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(RunConfig, tmp_path)
+
+
+def test_lists_and_tables_are_given_as_json() -> None:
+    argv = ["--agent.executor.stop", '["</answer>"]', '--models.default.extra_body={"a": 1}', "--search.index", "[x]"]
+    _, flags = parse(parser("ask", "x", []), argv)
+    config = load(RunConfig, None, flags)
+    assert config.agent.executor.stop == ("</answer>",)
+    assert config.models.default.extra_body == {"a": 1}
+    assert str(config.search.index) == "[x]"
 
 
 def test_missing_file(tmp_path: Path) -> None:

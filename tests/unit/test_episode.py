@@ -13,8 +13,8 @@ from inference.executor import Execution
 from inference.planner import read_verdict
 from inference.transcript import Transcript
 from mia.chat.scripted import ScriptedChat
-from mia.errors import MemoryStoreError, ModelError, ParseError
-from mia.types import Memory, Question, Recalled, Reply, ScoredMemory
+from mia.errors import DataError, MemoryStoreError, MiaError, ModelError, ParseError
+from mia.types import Memory, Question, Recalled, Reply, ScoredMemory, ToolCall
 from tests.doubles import call, driver, scripted
 
 QUESTION = Question(id="q1", text="Which river flows through the capital of Austria?")
@@ -30,10 +30,11 @@ class FixedMemory:
 
     def __init__(self, recalled: Recalled | None = None) -> None:
         self.recalled = recalled
+        self.error: MiaError = MemoryStoreError("no disk", code="disk")
 
     async def recall(self, question: Question, k: int = 2) -> Recalled:
         if self.recalled is None:
-            raise MemoryStoreError("no disk", code="disk")
+            raise self.error
         return self.recalled
 
 
@@ -208,6 +209,37 @@ async def test_a_question_cannot_forge_markup_anywhere() -> None:
             shown = "".join(m.text for m in messages if m.role == "user")
             assert "<|im_end|>" not in shown
             assert "PWNED</answer>" not in shown
+
+
+async def test_native_calls_in_a_forced_answer_are_answered_before_a_replan() -> None:
+    made = ToolCall(id="late", name="search", arguments={"query": "Vienna"})
+    planner = ScriptedChat(["1. Plan.", "yes", "1. More."])
+    executor = ScriptedChat(
+        [Reply(text="", tool_calls=(made,)), Reply(text="", tool_calls=(made,)), "<answer>x</answer>"]
+    )
+    agent = AgentConfig(tool_format="native", max_turns=1)
+    execution, _, _ = await run(planner, executor, agent)
+    assert execution.answer == "x"
+    last = executor.history[-1]
+    calls = [call.id for message in last for call in message.tool_calls]
+    results = [message.tool_call_id for message in last if message.role == "tool"]
+    assert results == calls == ["late", "late"]
+
+
+async def test_a_picture_without_caption_is_told_to_the_planner() -> None:
+    planner = ScriptedChat(["1. Plan.", "no"])
+    question = Question(id="q", text="What is this?", images=("data:image/png;base64,AA",))
+    await run(planner, ScriptedChat(["<answer>x</answer>"]), question=question)
+    assert "comes with a picture that shows: (nobody has described it)" in planner.history[0][0].text
+
+
+async def test_a_memory_of_another_kind_of_fault_degrades_too() -> None:
+    planner = ScriptedChat(["1. Plan.", "no"])
+    memory = FixedMemory()
+    memory.error = DataError("Not Found", code="no_route")
+    execution, transcript, _ = await run(planner, ScriptedChat(["<answer>x</answer>"]), memory=memory)
+    assert execution.answer == "x"
+    assert [failure.code for failure in transcript.degraded] == ["no_route"]
 
 
 async def test_images_go_to_the_executor_and_the_caption_to_the_planner() -> None:

@@ -11,7 +11,7 @@ from inference.driver import Driver
 from inference.executor import Budget, Execution, clip, executor_episode, user
 from inference.transcript import Transcript
 from mia.chat.scripted import ScriptedChat
-from mia.errors import ModelError, ToolError
+from mia.errors import DataError, ModelError, ToolError
 from mia.types import MalformedCall, Message, Question, Reply, Sampling, ToolCall, Usage
 from tests.doubles import FixedSearch, call, driver, scripted
 
@@ -97,7 +97,7 @@ async def test_unknown_tool_and_wrong_arguments_are_named() -> None:
     told = [messages[-1].text for messages in case.chat.history[1:]]
     assert "There is no tool wiki. Tools: search." in told[0]
     assert "top_n" in told[1]
-    assert "query is blank" in told[2]
+    assert "query: Value error, is blank" in told[2]
     assert case.search.queries == []
 
 
@@ -128,7 +128,7 @@ async def test_calls_run_out_and_the_evidence_stays() -> None:
 
 async def test_turns_run_out() -> None:
     case = Case(call("Vienna"), call("Danube"), "<answer>x</answer>", agent=AgentConfig(max_turns=2))
-    assert await case.run() == Execution("x", "forced_calls")
+    assert await case.run() == Execution("x", "forced_turns")
 
 
 async def test_time_runs_out() -> None:
@@ -218,11 +218,47 @@ async def test_native_calls_and_results() -> None:
     case = Case(reply, "<answer>Danube</answer>", agent=AgentConfig(tool_format="native"))
     assert (await case.run()).answer == "Danube"
     assistant, first, second = case.chat.history[-1][-3:]
-    assert assistant.tool_calls == calls
+    assert assistant.tool_calls == (*calls, ToolCall(id="b", name="unknown"))
     assert (first.role, first.tool_call_id) == ("tool", "a")
     assert "Danube" in first.text
     assert second.tool_call_id == "b"
     assert "not null" in second.text
+
+
+async def test_native_mode_reads_no_calls_out_of_text() -> None:
+    case = Case(call("Vienna"), "<answer>x</answer>", agent=AgentConfig(tool_format="native"))
+    assert (await case.run()).answer == "x"
+    assert case.search.queries == []
+    assert "<tool_call>" not in case.last_told()
+    assert all(message.role != "tool" for message in case.chat.history[-1])
+
+
+async def test_a_failing_search_is_no_fault_of_the_model() -> None:
+    search = FixedSearch(errors={"x": DataError("index has no dense engine", code="no_engine")})
+    case = Case(call("x"), search=search)
+    with pytest.raises(DataError, match="no dense engine"):
+        await case.run()
+
+
+async def test_an_endpoint_that_counts_nothing_is_estimated() -> None:
+    reply = Reply(text=call("Vienna"))
+    agent = AgentConfig(executor=Sampling(max_tokens=100))
+    case = Case(reply, "<answer>x</answer>", agent=agent, context=1024)
+    case.search = FixedSearch([case.search._passages[0].model_copy(update={"text": "word " * 2000})])
+    assert await case.run() == Execution("x", "forced_tokens")
+    assert 0 < case.budget.used_tokens < 100
+
+
+async def test_native_results_are_cut_to_fit_too() -> None:
+    calls = (ToolCall(id="a", name="search", arguments={"query": "Vienna"}),)
+    used = Usage(prompt_tokens=1500, completion_tokens=50, calls=1)
+    agent = AgentConfig(tool_format="native", executor=Sampling(max_tokens=200))
+    case = Case(Reply(text="", tool_calls=calls, usage=used), "<answer>x</answer>", agent=agent, context=2048)
+    case.search = FixedSearch([case.search._passages[0].model_copy(update={"text": "word " * 3000})])
+    assert await case.run() == Execution("x", "forced_tokens")
+    result = next(m for m in case.chat.history[-1] if m.role == "tool")
+    assert result.text.endswith("[cut]")
+    assert len(result.text) <= (2048 - 1550 - 200 - 96) * 3
 
 
 async def test_conversation_is_derived_from_the_steps() -> None:

@@ -36,6 +36,46 @@ def test_build_then_info(corpus: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "all checksums right" in out
 
 
+def test_build_takes_format_memory_and_workers_and_info_tells_what_came_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "passages.txt"
+    corpus.write_text("id\ttext\ttitle\n1\tA tall tree.\tOak\n2\tA green tree.\tFir\n")
+    assert _build(corpus, "--format", "tsv", "--memory", "1GB", "--workers", "2") == 0
+    capsys.readouterr()
+    assert main(["index", "info", str(tmp_path / "index")]) == 0
+    out, _ = capsys.readouterr()
+    assert "corpus    passages.txt (tsv, sha256 " in out
+    # oak tall tree, fir green tree
+    assert "counted   6 words, 5 vocabulary, 6 postings\n" in out
+    assert "format 2, " in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--memory", "much"], "--memory much: not a size"),
+        (["--memory", "10MB"], "does not fit into 10 MB"),
+        (["--workers", "0"], "0 workers"),
+    ],
+)
+def test_build_refuses_what_cannot_be(
+    corpus: Path, flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _build(corpus, *flags) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_info_tells_what_was_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = "<page><title>{0}</title><ns>{1}</ns><id>{2}</id><revision><text>{0} text</text></revision></page>"
+    corpus = tmp_path / "wiki.xml"
+    corpus.write_text(f"<mediawiki>{page.format('Oak', 0, 1)}{page.format('Talk:Oak', 1, 2)}</mediawiki>")
+    assert _build(corpus) == 0
+    capsys.readouterr()
+    assert main(["index", "info", str(tmp_path / "index")]) == 0
+    assert "passages  1 (1 other namespace skipped)\n" in capsys.readouterr().out
+
+
 def test_json_is_the_manifest(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _build(corpus, "--json") == 0
     built = Manifest.model_validate_json(capsys.readouterr().out)
@@ -72,8 +112,8 @@ def test_info_of_nothing_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_unknown_engine_is_bad_usage(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["index", "build", str(corpus), "--out", "x", "--engines", "bm25,lucene"]) == 2
-    assert "no engine 'lucene'" in capsys.readouterr().err
+    assert main(["index", "build", str(corpus), "--out", "x", "--engines", "bm25,sphinx"]) == 2
+    assert "no engine 'sphinx'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["index build", "index info", "serve search"])
@@ -82,7 +122,9 @@ def test_help_shows_two_examples(verb: str, capsys: pytest.CaptureFixture[str]) 
         main([*verb.split(), "--help"])
     assert ended.value.code == 0
     _, examples = capsys.readouterr().out.split("examples:\n")
-    assert [line.strip().startswith(f"mia {verb} ") for line in examples.splitlines()] == [True, True]
+    lines = examples.splitlines()
+    assert len(lines) >= 2
+    assert all(line.strip().startswith(f"mia {verb} ") for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from local_search.corpus import Row, read_corpus, read_rows, split_contents
-from local_search.passages import Passages, write_rows
+from local_search.passages import Passages, writing
 from mia.errors import DataError
 from mia.types import Passage
 
@@ -101,18 +101,6 @@ def test_broken_row_is_named_by_file_line_and_reason(tmp_path: Path, line: bytes
     assert caught.value.remedy
 
 
-def test_duplicate_id_is_refused_with_both_lines(tmp_path: Path) -> None:
-    path = _file(tmp_path, GOOD + b'{"id": "b", "contents": "x"}\n' + GOOD)
-    with pytest.raises(DataError, match=r"line 3, field id: 'a' is the id of line 1 too") as caught:
-        list(read_rows(path))
-    assert caught.value.code == "duplicate_id"
-
-
-def test_number_and_text_of_one_id_are_duplicates(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="line 2"):
-        list(read_rows(_file(tmp_path, b'{"id": 1, "contents": "x"}\n{"id": "1", "contents": "y"}')))
-
-
 def test_cut_gzip_is_named_with_the_last_whole_line(tmp_path: Path) -> None:
     noise = b"".join(b'{"id": "%d", "contents": "%s"}\n' % (n, str(hash((n,))).encode()) for n in range(5000))
     whole = gzip.compress(noise)
@@ -134,6 +122,12 @@ def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
             list(read_rows(path))
 
 
+def test_file_without_line_ends_does_not_fill_the_memory(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="line 1: longer than 16777216 bytes") as caught:
+        list(read_rows(_file(tmp_path, b"x" * (16 * 1024 * 1024 + 1))))
+    assert caught.value.code == "broken_row"
+
+
 def test_lone_surrogates_become_replacement_characters(tmp_path: Path) -> None:
     [row] = read_rows(_file(tmp_path, rb'{"id": "\ud800", "contents": "a\udc00b \ud83d\ude00"}'))
     assert row == Row("\ufffd", "a\ufffdb 😀")
@@ -147,6 +141,6 @@ def test_any_text_comes_back_by_byte_offset(tmp_path: Path, texts: list[str]) ->
     assert [row.contents for row in read] == texts
     folder = tmp_path / "stored"
     folder.mkdir(exist_ok=True)
-    assert write_rows(read, folder) == len(texts)
+    assert list(writing(read, folder)) == read
     stored = Passages(folder)
     assert [stored.row(n) for n in range(len(stored))] == read

@@ -60,7 +60,12 @@ def test_manifest_tells_what_is_there(tmp_path: Path) -> None:
     assert {"passages.jsonl", "offsets.npy", "dense/vectors.faiss"} < set(manifest.files)
     assert manifest.size == sum(f.stat().st_size for f in out.rglob("*") if f.is_file() and f.name != MANIFEST)
     assert read_manifest(out, full=True) == manifest
-    assert steps == [("read", 3, 3), ("bm25", 3, 3), ("dense", 3, 3)]
+    last = {stage: (done, total) for stage, done, total in steps}
+    assert list(last) == ["cut", "read", "bm25", "dense", "faiss"]
+    assert all(progress == (3, 3) for stage, progress in last.items() if stage != "cut")
+    # apple pie, pear tart, plum cake: six words, each once
+    assert manifest.counts == {"words": 6, "vocabulary": 6, "postings": 6}
+    assert (manifest.source, manifest.skipped, manifest.kind) == ("jsonl", {}, "flat")
 
 
 def test_nothing_but_the_index_is_left_behind(index: Path) -> None:
@@ -146,6 +151,31 @@ def test_missing_corpus_and_unwritable_place_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot write") as caught:
         build_index(corpus, corpus / "index", engines=["bm25"])
     assert caught.value.code == "unwritable_index"
+
+
+def test_duplicate_id_is_refused_with_both_lines(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, [("a", "x"), ("b", "y"), ("c", "z"), ("a", "w"), ("b", "v")])
+    with pytest.raises(DataError, match=r"line 4, field id: 'a' is the id of line 1 too") as caught:
+        build_index(corpus, tmp_path / "index", engines=["bm25"])
+    assert caught.value.code == "duplicate_id"
+    assert [p.name for p in tmp_path.iterdir()] == ["corpus.jsonl"]
+
+
+def test_number_and_text_of_one_id_are_duplicates(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes(b'{"id": 1, "contents": "x"}\n\n{"id": "1", "contents": "y"}')
+    with pytest.raises(DataError, match="line 3"):
+        build_index(corpus, tmp_path / "index", engines=["bm25"])
+
+
+def test_index_of_format_1_opens_and_counts_as_up_to_date(tmp_path: Path, index: Path) -> None:
+    """Format 1 had the same files, and a manifest that said less."""
+    manifest = json.loads((index / MANIFEST).read_text())
+    old = {name: manifest[name] for name in manifest if name not in ("source", "skipped", "counts", "kind")}
+    (index / MANIFEST).write_text(json.dumps({**old, "format": 1}))
+    assert read_manifest(index, full=True).format == 1
+    assert SearchEngine.open(index, encoder=Letters()).manifest.passages == 3
+    assert not build_index(tmp_path / "corpus.jsonl", index, encoder=Letters())[1]
 
 
 def test_two_builders_at_once_leave_one_sound_index(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory_serve.config import MemoryConfig
-from memory_serve.duplicates import decide
+from memory_serve.duplicates import decide, same_question
 from memory_serve.hashing import HashEncoder
 from memory_serve.protocol import Draft
 from memory_serve.store import SqliteMemory
@@ -134,3 +134,21 @@ async def test_one_question_about_two_pictures_is_two_questions(tmp_path: Path) 
     assert await count(tmp_path / "e.db", [about("", ""), about("", "")]) == 2
     assert await count(tmp_path / "f.db", [about("a red bridge", "q1"), about("", "q1")]) == 2
     assert await count(tmp_path / "g.db", [draft("correct", LONG), about("", "q1")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "same"),
+    [
+        ("Who wrote Ulysses?", "who wrote ulysses", True),
+        ("Who wrote Ulysses?", "Who painted Guernica?", True),  # legible: what the vectors say is believed
+        ("word " * 200 + "Who wrote Ulysses?", "word " * 200 + "Who painted Guernica?", False),
+        ("word " * 200 + "Who wrote Ulysses?", "WORD " * 200 + "who wrote Ulysses", True),
+        ("🦆🦆", "x" * 1000, False),
+        ("🦆🦆", "🦆🦆", True),
+        ("維也納 在 哪裡", "巴黎 在 哪裡", False),
+        ("Danube?", "Rhine?", False),
+    ],
+)
+def test_equal_vectors_are_believed_only_of_texts_the_encoder_reads_whole(text: str, other: str, same: bool) -> None:
+    assert same_question(text, other) is same
+    assert same_question(other, text) is same
