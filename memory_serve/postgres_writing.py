@@ -13,6 +13,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pgvector import Vector
+
 from local_search.protocol import Vectors
 from memory_serve.duplicates import decide, same_question, twins
 from memory_serve.log import Image
@@ -33,6 +35,15 @@ _STRIPES = 128
 _PRUNED = 1000
 """Changes after which the log is cut to its length."""
 _LONGEST_ID = 500
+_NEAR = """
+    m.id = ANY(ARRAY(
+        SELECT n.id FROM unnest(%b::vector[]) WITH ORDINALITY d (vector, draft)
+        JOIN unnest(%s::bigint[], %s::text[], %s::text[], %b::bytea[]) p (draft, modality, category, cell) USING (draft)
+        JOIN memories n ON n.modality = p.modality AND n.category = p.category AND n.cell = p.cell AND n.namespace = %s
+        WHERE -(n.vector <#> d.vector) >= %s
+    ))
+"""
+"""Memories that are near to a draft: those in its cells are looked at."""
 _WRITTEN = "UPDATE memories m SET {} FROM old WHERE m.id = old.id"
 
 
@@ -129,18 +140,17 @@ class PostgresWriter(PostgresReader):
         found: dict[str, None] = {}
         lock = bool(self._config.keep.merge)  # what is merged must not be credited meanwhile
         if self._cells.useful:
-            places = {(*e.bucket, cell) for e in encoded for cell in self._cells.reached(e.question)}
-            given = [[place[i] for place in places] for i in range(3)]
-            where = "m.namespace = %s AND (m.modality, m.category, m.cell) IN (SELECT * FROM unnest(%s, %s, %b))"
-            typed = where.replace("%s, %s, %b", "%s::text[], %s::text[], %b::bytea[]")
-            found |= dict.fromkeys(await write.fetch(typed, (write.namespace, *given), lock))
+            places = [(n, *e.bucket, c) for n, e in enumerate(encoded, 1) for c in self._cells.reached(e.question)]
+            given = [[Vector(e.question) for e in encoded], *([place[i] for place in places] for i in range(4))]
+            row = (*given, write.namespace, self._least - 1e-4)
+            found |= dict.fromkeys(await write.fetch(_NEAR, row, lock))
         else:
             where = f"{BUCKET} AND -(m.vector <#> %b) >= %s"
             for name in ("namespace", "modality", "category"):
                 where = where.replace(f"%({name})s", "%s")
             for e in encoded:
-                row = (write.namespace, *e.bucket, e.question, self._least - 1e-4)
-                found |= dict.fromkeys(await write.fetch(where, row, lock))
+                near = (write.namespace, *e.bucket, e.question, self._least - 1e-4)
+                found |= dict.fromkeys(await write.fetch(where, near, lock))
         mirror = Mirror(self._config, self._encoder, self._dim)
         for memory_id in found:
             self._reflect(write, mirror, memory_id)
@@ -251,6 +261,8 @@ class PostgresWriter(PostgresReader):
         for memory in memories:
             if len(memory.id) > _LONGEST_ID:
                 raise DataError(f"an id has {len(memory.id)} characters", remedy=f"shorten it to {_LONGEST_ID}")
+            if max(memory.uses, memory.version) >= 2**62:
+                raise DataError(f"memory {memory.id!r} has a counter beyond 2^62", remedy="mend the counters")
         await self.alone(write, everywhere=True)  # an id may be that of another namespace
         await write.fetch("m.id = ANY(%s)", ([memory.id for memory in memories],))
         query = "SELECT trajectory_id FROM runs WHERE namespace = %s AND digest = ANY(%b)"
