@@ -49,7 +49,7 @@ def serve(argv: Sequence[str]) -> int:
         "Whoever reaches the port can read, add and delete, unless memory.token_env names a variable with a token.",
         [
             "mia serve memory --memory.path team.db --port 5000",
-            "mia serve memory --config configs/my.toml     (settings in a section [memory])",
+            "mia serve memory --memory.namespace research --memory.keep.capacity 500",
         ],
     )
     args.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
