@@ -99,7 +99,7 @@ def test_record_tells_effort_and_measured_recall(folders: dict[Kind, Path], kind
     assert spec is not None
     assert (spec.kind, spec.count, spec.dim) == (kind, 20_000, 64)
     assert spec.recall is not None
-    assert 0.97 <= spec.recall <= 1.0
+    assert 0.96 <= spec.recall <= 1.0
     assert (spec.effort > 0) == (kind == "hnsw")
     assert (spec.probes > 0) == (spec.cells > 0) == (kind != "hnsw")
     assert (spec.pool > 0) == (kind == "ivf-pq")
