@@ -174,7 +174,8 @@ async def test_pages_of_an_export_show_each_memory_once(opened: Open) -> None:
     while page := await store.export(after, 4):
         pages.append(page)
         after = page[-1].id
-        await store.add([draft(100 + len(pages))])
+        if len(pages) <= 5:  # new ids come last, so a store that grows for ever would have pages for ever
+            await store.add([draft(100 + len(pages))])
     ids = [m.id for page in pages for m in page]
     assert len(ids) == len(set(ids))
     assert {a.id for a in added} <= set(ids)
