@@ -7,7 +7,14 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# How long an example takes says more about what else the machine is doing than about the code.
+hypothesis.settings.register_profile(
+    "mia", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("mia")
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `mia` does; torch reads it once
