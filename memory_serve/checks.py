@@ -51,6 +51,10 @@ def check_drafts(drafts: Sequence[Draft]) -> list[Draft]:
     return cleaned
 
 
+MAX_COUNT = 2**53
+"""Counters of imported memories, at most: what every store and every reader of JSON can hold exactly."""
+
+
 def check_memories(memories: Sequence[Stored]) -> list[Stored]:
     """Exported memories as they can be stored."""
     check_size(memories, "memories")
@@ -58,6 +62,8 @@ def check_memories(memories: Sequence[Stored]) -> list[Stored]:
         _check_blank(f"memory {number}", memory)
         if not memory.id.strip():
             raise DataError(f"memory {number} has a blank id", remedy="export gives every memory its id")
+        if max(memory.uses, memory.version) > MAX_COUNT:
+            raise DataError(f"memory {number} has a counter beyond {MAX_COUNT}", remedy="correct uses or version")
     cleaned = [Stored.model_validate(_storable_tree(memory.model_dump())) for memory in memories]
     for memory in cleaned:
         check_length(memory.model_dump_json())

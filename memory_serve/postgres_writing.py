@@ -261,8 +261,6 @@ class PostgresWriter(PostgresReader):
         for memory in memories:
             if len(memory.id) > _LONGEST_ID:
                 raise DataError(f"an id has {len(memory.id)} characters", remedy=f"shorten it to {_LONGEST_ID}")
-            if max(memory.uses, memory.version) >= 2**62:
-                raise DataError(f"memory {memory.id!r} has a counter beyond 2^62", remedy="mend the counters")
         await self.alone(write, everywhere=True)  # an id may be that of another namespace
         await write.fetch("m.id = ANY(%s)", ([memory.id for memory in memories],))
         query = "SELECT trajectory_id FROM runs WHERE namespace = %s AND digest = ANY(%b)"

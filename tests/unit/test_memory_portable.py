@@ -256,3 +256,13 @@ async def test_a_file_of_the_first_version_keeps_everything(opened: Open, tmp_pa
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
     connection.close()
+
+
+async def test_counters_that_no_store_can_hold_are_refused(opened: Open) -> None:
+    store = opened()
+    (added,) = await store.add([draft(1)])
+    kept = await store.export("", 10)
+    huge = kept[0].model_copy(update={"id": "other", "uses": 2**64, "successes": 0})
+    with pytest.raises(DataError, match="memory 0 has a counter beyond"):
+        await store.load([huge])
+    assert [memory.id for memory in await store.export("", 10)] == [added.id]
