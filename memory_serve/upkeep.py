@@ -145,9 +145,12 @@ class MemoryCore(MemoryWriter):
             raise DataError(what, remedy="`mia memory undo --list` shows the changes", code="not_found", status=404)
         target, write.namespace = row[0], row[3]
         images = list(read_images(write.connection, target))
-        # What was dropped comes back last: its runs may be held by what it was merged into.
-        for memory_id, image in sorted(images, key=lambda pair: pair[1].after is None):
-            self._revert(write, target, memory_id, image)
+        current = {memory_id: write.state(memory_id) for memory_id, _ in images}
+        for memory_id, image in images:
+            self._may_revert(current[memory_id], target, memory_id, image)
+        # What was new goes first: its runs may come back to another. What was there is taken as it was before all this.
+        for memory_id, image in sorted(images, key=lambda pair: pair[1].before is not None):
+            self._revert(write, current[memory_id], memory_id, image)
         self._mirror(write.connection, "version = ?", (write.version,))
         write.connection.execute("UPDATE changes SET undone = ? WHERE number = ?", (write.enter(), target))
         write.connection.execute("UPDATE changes SET undone = NULL WHERE undone = ?", (target,))
@@ -156,8 +159,7 @@ class MemoryCore(MemoryWriter):
         row = write.connection.execute("SELECT * FROM changes WHERE number = ?", (target,)).fetchone()
         return change(write.connection, row)
 
-    def _revert(self, write: Write, number: int, memory_id: str, image: Image) -> None:
-        current = write.state(memory_id)
+    def _may_revert(self, current: State | None, number: int, memory_id: str, image: Image) -> None:
         if not _is_as_left(current, image):
             raise DataError(
                 f"memory {memory_id} has changed since change {number}",
@@ -165,24 +167,23 @@ class MemoryCore(MemoryWriter):
                 code="conflict",
                 status=409,
             )
-        if image.before is None:
-            self._drop(write, [memory_id] if current is not None else [])
-            return
-        if image.vector is not None and image.before["encoder"] != self._encoder:
+        if image.before is not None and image.vector is not None and image.before["encoder"] != self._encoder:
             raise DataError(
                 f"change {number} is from before the memories were encoded anew by {self._encoder}",
                 remedy=f"open the memory with {image.before['encoder']}, or restore a backup",
                 code="conflict",
                 status=409,
             )
+
+    def _revert(self, write: Write, current: State | None, memory_id: str, image: Image) -> None:
+        if image.before is None:
+            self._drop(write, [memory_id] if current is not None else [])
+            return
         if current is None:
             assert image.vector is not None
             self._put_back(write, image.before, image.vector, image.caption_vector)
             write.connection.execute("DELETE FROM deleted WHERE id = ?", (memory_id,))
-            write.connection.executemany(
-                "INSERT INTO runs VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                [(image.before["namespace"], run, memory_id, o) for run, o in image.before["runs"].items()],
-            )
+            self._set_runs(write, memory_id, image.before["namespace"], image.before["runs"])
             return
         self._restore(write, current, image, image.before)
 
@@ -206,7 +207,8 @@ class MemoryCore(MemoryWriter):
     def _set_runs(self, write: Write, memory_id: str, namespace: str, runs: Mapping[str, str]) -> None:
         write.connection.execute("DELETE FROM runs WHERE memory_id = ?", (memory_id,))
         write.connection.executemany(
-            "INSERT INTO runs VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            "INSERT INTO runs VALUES (?, ?, ?, ?) ON CONFLICT (namespace, trajectory_id) "
+            "DO UPDATE SET memory_id = excluded.memory_id, outcome = excluded.outcome",
             [(namespace, run, memory_id, outcome) for run, outcome in runs.items()],
         )
 

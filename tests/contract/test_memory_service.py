@@ -94,6 +94,22 @@ async def test_undo_brings_back_what_was_deleted(store: MemoryStore) -> None:
         await store.undo()
 
 
+async def test_undo_gives_a_run_back_to_the_memory_it_was_taken_from(store: MemoryStore) -> None:
+    first, moved = draft("Vienna"), {"trajectory_id": "moved"}
+    (right, _) = await store.add([first, draft("Vienna", outcome="unjudged", **moved)])
+    (wrong,) = await store.add([draft("Vienna", outcome="incorrect", **moved)])
+    assert (wrong.action, wrong.id != right.id) == ("stored", True)
+    undone = await store.undo()
+    (known,) = await store.add([draft("Vienna", outcome="unjudged", **moved)])
+    assert (known.id, known.action) == (right.id, "known")
+    await store.undo(undone.undone)
+    (known,) = await store.add([draft("Vienna", outcome="incorrect", **moved)])
+    assert (known.id, known.action) == (wrong.id, "known")
+    await store.undo()
+    await store.undo()
+    assert await store.export() == []
+
+
 async def test_what_is_exported_can_be_stored_elsewhere(store: MemoryStore) -> None:
     added = await store.add([draft("Vienna"), draft("Graz", caption="a bridge", modality="text-image")])
     await store.credit([added[0].id], success=True)
