@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -18,20 +18,21 @@ from inference.episode import mia_episode
 from inference.events import Degraded, Judged, Remembered
 from inference.executor import Execution
 from inference.judge import judge
+from inference.methods.mia import MiaMethod
+from inference.methods.open import open_method
+from inference.methods.protocol import Method
 from inference.runs import Run, RunStore, new_id
 from inference.search import Search, open_tools
 from inference.tools import ToolBox
 from inference.transcript import Transcript
 from local_search.encoder import MiniLM
 from memory_serve.caption import caption
-from memory_serve.open import open_memory
-from memory_serve.protocol import Added, MemoryStore
-from memory_serve.workflow import prepare
 from mia import __version__
 from mia.chat import ChatModel, open_chat
-from mia.errors import DataError, MemoryStoreError, MiaError
+from mia.errors import ConfigError, DataError, MiaError
+from mia.examples import Reference
 from mia.paths import home
-from mia.types import Failure, Judgement, Question, Reference, Role
+from mia.types import Failure, Judgement, Question, Role
 
 INTERRUPTED = Failure(boundary="tool", code="interrupted", message="the run was interrupted", retryable=True)
 UNJUDGED = Judgement(correct=None, method="none")
@@ -41,18 +42,21 @@ UNJUDGED = Judgement(correct=None, method="none")
 class Agent:
     """Answers questions. Safe to ask from many tasks at once.
 
-    Build one with `Agent.open(config)`; tests and programs may pass their own models, search and memory.
+    Build one with `Agent.open(config)`; tests and programs may pass their own models, search and method. `ask` is the
+    whole of a run; evaluation takes its parts `answer`, `judge` and `learn`, to keep an order of its own.
     """
 
     config: RunConfig
     models: Mapping[Role, ChatModel]
     search: Search
-    memory: MemoryStore | None
+    method: Method | None
     runs: RunStore
 
     def __post_init__(self) -> None:
-        toolbox = ToolBox(self.search.tools)
-        self._driver = Driver(self.models, toolbox, self.memory, self.config.memory.k)
+        traits = self.config.method.traits
+        toolbox = ToolBox(self.search.tools if traits.tools else ())
+        k = self.config.memory.k if isinstance(self.method, MiaMethod) else self.config.method.k
+        self._driver = Driver(self.models, toolbox, self.method, k)
         self._context = self.models["executor"].context
         self._agent = _fitted(self.config, self._context)
 
@@ -74,14 +78,7 @@ class Agent:
         search = open_tools(config, encoder, models["executor"])
         runs = RunStore(config.runs or home() / "runs")
         runs.check()
-        memory = None
-        try:
-            if config.memory.enabled:
-                memory = open_memory(config.memory, encoder, models["manager"]).scoped(actor="agent")
-        except MemoryStoreError as error:
-            error.remedy = f"{error.remedy}; or go on without memory: --memory.enabled false"
-            raise
-        return cls(config, models, search, memory, runs)
+        return cls(config, models, search, open_method(config, encoder, models), runs)
 
     async def ask(self, question: Question, reference: Reference | None = None, watch: Watch | None = None) -> Run:
         """Answer a question, remember the run, save it.
@@ -94,29 +91,82 @@ class Agent:
         Returns:
             The saved run; when something failed, with `failure` set and `answer` None.
         """
-        transcript = Transcript()
-        run_id, started = new_id(), time.monotonic()
         watch = watch or _ignore
+        run = await self._save(await self.answer(question, watch, broken_off=self.runs.save), watch)
+        if run.failure is None:
+            run = await self.judge(run, reference, watch)
+            run = await self._save(await self.learn(run, watch), watch)
+        return run
+
+    async def answer(
+        self,
+        question: Question,
+        watch: Watch | None = None,
+        run_id: str | None = None,
+        broken_off: Callable[[Run], object] | None = None,
+    ) -> Run:
+        """Work on a question; nothing is judged, remembered or saved.
+
+        Args:
+            question: what is asked.
+            watch: called with each event as it happens.
+            run_id: id of the run; None for a new one.
+            broken_off: given the run so far when it is interrupted.
+        """
+        watch = watch or _ignore
+        transcript = Transcript()
+        run_id, started = run_id or new_id(), time.monotonic()
         question = await self._captioned(question, transcript, watch)
         tools = self._driver.toolbox.specs
-        episode = mia_episode(
-            transcript, question, tools, self._agent, self._context, time.monotonic, recall=self.memory is not None
-        )
+        recall = self.method is not None
+        episode = mia_episode(transcript, question, tools, self._agent, self._context, time.monotonic, recall=recall)
 
         def record(outcome: Execution | Failure) -> Run:
             return _record(run_id, question, transcript, outcome, time.monotonic() - started)
 
         try:
-            run = record(await self._driver.run(episode, watch))
+            return record(await self._driver.run(episode, watch))
         except MiaError as error:
-            run = record(error.failure())
+            return record(error.failure())
         except BaseException:  # Ctrl-C, a watcher whose terminal is gone: what was done is kept
-            self.runs.save(record(INTERRUPTED))
+            if broken_off is not None:
+                broken_off(record(INTERRUPTED))
             raise
-        run = await self._save(run, watch)
-        if run.failure is None:
-            run = await self._save(await self._follow_up(run, reference, watch), watch)
-        return run
+
+    async def judge(self, run: Run, reference: Reference | None, watch: Watch | None = None) -> Run:
+        """Judge a run that did not fail, by the reference if there is one, and for memory as the method wants it.
+
+        A judge that fails or cannot be read leaves the run unjudged, and the run says so.
+        """
+        watch = watch or _ignore
+        degraded = list(run.degraded)
+        found: dict[str, Judgement | None] = {"judgement": None, "feedback": None}
+        verdicts = {"judgement": self._judge(run, reference), "feedback": self._feedback(run)}
+        for name, verdict in verdicts.items():
+            try:
+                found[name] = await verdict
+            except MiaError as error:
+                degraded.append(error.failure())
+                watch(Degraded(failure=error.failure()))
+        judgement = found["judgement"]
+        if judgement is not None:
+            watch(Judged(judgement=judgement))
+        return run.model_copy(update={**found, "degraded": tuple(degraded)})
+
+    async def learn(self, run: Run, watch: Watch | None = None) -> Run:
+        """Let memory learn from a judged run that did not fail; when that fails the run says so."""
+        if self.method is None:
+            return run
+        watch = watch or _ignore
+        learned = {"reference": run.judgement, "panel": run.feedback, "none": None}[self.config.method.judged_by]
+        try:
+            added = await self.method.learn(run, learned or UNJUDGED)
+        except MiaError as error:
+            watch(Degraded(failure=error.failure()))
+            return run.model_copy(update={"degraded": (*run.degraded, error.failure())})
+        if added is not None:
+            watch(Remembered(memory_id=added.id, action=added.action))
+        return run.model_copy(update={"memory": added})
 
     async def _save(self, run: Run, watch: Watch) -> Run:
         """Write the run's file; a run that cannot be written is still a run, and says so."""
@@ -129,7 +179,7 @@ class Agent:
 
     async def _captioned(self, question: Question, transcript: Transcript, watch: Watch) -> Question:
         """The question with a description of its picture, if memory is to have one and it came without."""
-        wanted = self.memory is not None and self.config.memory.caption
+        wanted = self.method is not None and self.config.memory.caption
         if not wanted or not question.images or question.caption.strip():
             return question
         try:
@@ -139,26 +189,6 @@ class Agent:
             watch(Degraded(failure=error.failure()))
             return question
 
-    async def _follow_up(self, run: Run, reference: Reference | None, watch: Watch) -> Run:
-        degraded = list(run.degraded)
-        judgement: Judgement | None = None
-        added = None
-        try:
-            judgement = await self._judge(run, reference)
-            if judgement is not None:
-                watch(Judged(judgement=judgement))
-        except MiaError as error:
-            degraded.append(error.failure())
-            watch(Degraded(failure=error.failure()))
-        try:
-            if self.memory is not None:
-                added = await self._remember(self.memory, run, judgement or UNJUDGED)
-                watch(Remembered(memory_id=added.id, action=added.action))
-        except MiaError as error:
-            degraded.append(error.failure())
-            watch(Degraded(failure=error.failure()))
-        return run.model_copy(update={"degraded": tuple(degraded), "judgement": judgement, "memory": added})
-
     async def _judge(self, run: Run, reference: Reference | None) -> Judgement | None:
         if reference is not None:
             return await judge(self.config.judge, run.question, run.answer, reference, self.models["judge"])
@@ -166,20 +196,20 @@ class Agent:
             return Judgement(correct=False, method="none")
         return None
 
-    async def _remember(self, memory: MemoryStore, run: Run, judgement: Judgement) -> Added:
-        """Credit the memories that were shown, if there is a verdict, and store the run."""
-        if judgement.correct is not None and run.recalled.ids:
-            await memory.credit(run.recalled.ids, judgement.correct, key=run.id)
-        drafted = await prepare(run, judgement, self.config.memory.summary, self.models["manager"])
-        (added,) = await memory.add([drafted])
-        return added
+    async def _feedback(self, run: Run) -> Judgement | None:
+        """What memory learns the outcome from, where that is not the reference; it never sees one."""
+        if self.method is None or self.config.method.judged_by != "panel":
+            return None
+        if run.answer is None:
+            return Judgement(correct=False, method="none")
+        raise ConfigError("the panel is not there yet")
 
     async def aclose(self) -> None:
         """Close models, search and memory."""
         distinct = {id(model): model for model in self.models.values()}
         await asyncio.gather(self.search.backend.aclose(), *(model.aclose() for model in distinct.values()))
-        if self.memory is not None:
-            await self.memory.aclose()
+        if self.method is not None:
+            await self.method.aclose()
 
 
 def _fitted(config: RunConfig, context: int) -> AgentConfig:
@@ -190,7 +220,14 @@ def _fitted(config: RunConfig, context: int) -> AgentConfig:
         name: sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, limit)})
         for name, sampling in (("executor", agent.executor), ("answer", agent.answer))
     }
-    return agent.model_copy(update={**shorter, "tool_format": config.models.of("executor").tool_format})
+    traits = config.method.traits
+    plan = agent.plan and traits.plan
+    fixed = {
+        "plan": plan,
+        "reader": traits.reader if plan else "executor",
+        "tool_format": config.models.of("executor").tool_format,
+    }
+    return agent.model_copy(update={**shorter, **fixed})
 
 
 def _ignore(_: Any) -> None:

@@ -24,8 +24,9 @@ from inference.runs import Run, RunStore
 from mia.cli import parse, parser
 from mia.config import load
 from mia.errors import ConfigError, DataError
+from mia.examples import Reference
 from mia.paths import home
-from mia.types import Question, Reference
+from mia.types import Question
 
 SHOWN = 60
 """Characters of a question or an answer in a list of runs."""

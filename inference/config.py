@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from inference.methods.config import MethodConfig, Reader
 from local_search.config import SearchConfig
 from memory_serve.config import MemoryConfig
 from mia.config import Config, Models, Section
@@ -38,6 +39,7 @@ class AgentConfig(Section):
     answer: Sampling = Field(
         Sampling(max_tokens=256), description="sampling of a final answer that had to be asked for"
     )
+    reader: Reader = Field("planner", description="who is shown what memory recalls; set from the method", exclude=True)
     tool_format: Literal["grammar", "native"] = Field(
         "grammar", description="how the Executor calls tools; set from its endpoint", exclude=True
     )
@@ -61,6 +63,7 @@ class RunConfig(Config):
     search: SearchConfig = Field(default_factory=SearchConfig)
     web: WebConfig = Field(default_factory=WebConfig)
     memory: MemoryConfig = Field(default_factory=MemoryConfig)
+    method: MethodConfig = Field(default_factory=MethodConfig)
     agent: AgentConfig = Field(default_factory=AgentConfig)
     judge: JudgeConfig = Field(default_factory=JudgeConfig)
     runs: Path | None = Field(None, description="folder of the trajectories; empty: `runs` in $MIA_HOME")

@@ -6,18 +6,25 @@ Thousands of episodes may run at once on one driver; it keeps no state of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from inference.effects import Announce, CallTools, Effect, Episode, Generate, Recall
 from inference.events import Event
 from inference.tools import ToolBox
-from memory_serve.protocol import MemoryStore
 from mia.chat import ChatModel
 from mia.errors import MemoryStoreError, MiaError
-from mia.types import Role
+from mia.types import Question, Recalled, Role
 
 T = TypeVar("T")
 Watch = Callable[[Event], None]
+
+
+class Recaller(Protocol):
+    """What answers `Recall`; a `MemoryStore` and a `Method` do."""
+
+    async def recall(self, question: Question, k: int = 2, skip: int = 0) -> Recalled:
+        """See `MemoryStore.recall`."""
+        ...
 
 
 class Driver:
@@ -26,12 +33,12 @@ class Driver:
     Args:
         models: the chat model of each role.
         toolbox: the tools.
-        memory: the store that `Recall` asks; None refuses it.
-        memory_k: memories of each outcome to recall.
+        memory: what `Recall` asks, a store or a method; None refuses it.
+        memory_k: memories of each outcome, or notes, to recall.
     """
 
     def __init__(
-        self, models: Mapping[Role, ChatModel], toolbox: ToolBox, memory: MemoryStore | None = None, memory_k: int = 2
+        self, models: Mapping[Role, ChatModel], toolbox: ToolBox, memory: Recaller | None = None, memory_k: int = 2
     ) -> None:
         self.models = models
         self.toolbox = toolbox

@@ -12,7 +12,7 @@ from inference.config import AgentConfig
 from inference.effects import Announce, Episode, Recall
 from inference.events import Answered, Degraded, PlanMade, RecallDone, Reflected
 from inference.executor import Budget, Execution, describe, executor_episode, seed_search, unanswered, user
-from inference.planner import plan_turn, reflect_turn, replan_turn
+from inference.planner import memories_block, plan_turn, reflect_turn, replan_turn
 from inference.transcript import Transcript
 from mia.errors import MiaError, ParseError
 from mia.prompts import Trusted, prompt
@@ -82,17 +82,27 @@ def _plan(transcript: Transcript, question: Question, tools: tuple[ToolSpec, ...
 def _opening(
     transcript: Transcript, question: Question, tools: tuple[ToolSpec, ...], agent: AgentConfig, budget: Budget
 ) -> Episode[tuple[Message, ...]]:
-    text = task_text(question, transcript.plans[0] if transcript.plans else None, tools, agent)
+    memories = memories_block(transcript.recalled) if agent.reader == "executor" else Trusted("")
+    text = task_text(question, transcript.plans[0] if transcript.plans else None, tools, agent, memories)
     messages = [Message(role="user", text=text, images=question.images)]
-    if agent.seed_search and budget.calls > 0:
+    if agent.seed_search and tools and budget.calls > 0:
         found = yield from seed_search(transcript, question.text, tools, budget)
         messages = [messages[0].model_copy(update={"text": f"{text}\n\n{found}"})]
     return tuple(messages)
 
 
-def task_text(question: Question, plan: Plan | None, tools: tuple[ToolSpec, ...], agent: AgentConfig) -> str:
-    """The Executor's first message: tools, grammar, plan and question."""
+def task_text(
+    question: Question,
+    plan: Plan | None,
+    tools: tuple[ToolSpec, ...],
+    agent: AgentConfig,
+    memories: Trusted | None = None,
+) -> str:
+    """The Executor's first message: tools, grammar, plan (or what memory recalled) and question."""
     block = Trusted(f"\n{prompt('executor/plan').render(plan=plan.text)}\n" if plan else "")
+    block = Trusted(f"{memories or ''}{block}")
+    if not tools:
+        return prompt("executor/task_direct").render(plan=block, question=question.text)
     if agent.tool_format == "native":
         return prompt("executor/task_native").render(plan=block, question=question.text)
     return prompt("executor/task").render(tools=describe(tools), plan=block, question=question.text)

@@ -129,20 +129,27 @@ def executor_episode(
         parsed = parse(reply, turn=len(transcript.steps), native=bool(native))
         if parsed.answer is not None:
             return Execution(parsed.answer, "answered")
-        told = yield from _respond(transcript, parsed, reply, agent, budget)
+        told = yield from _respond(transcript, parsed, reply, tools, agent, budget)
         reminders = 0 if parsed.calls else reminders + 1
         reason = "forced_reminders" if reminders > agent.max_reminders else budget.exhausted(told)
     return (yield from _force(transcript, question, told, agent, reason or "forced_turns"))
 
 
 def _respond(
-    transcript: Transcript, parsed: Parsed, reply: Reply, agent: AgentConfig, budget: Budget
+    transcript: Transcript,
+    parsed: Parsed,
+    reply: Reply,
+    tools: tuple[ToolSpec, ...],
+    agent: AgentConfig,
+    budget: Budget,
 ) -> Episode[tuple[Message, ...]]:
     """What the model is told after a reply without answer: results, or what was wrong with it."""
     if parsed.calls or parsed.malformed:
         return (yield from _act(transcript, parsed, agent, budget))
     if parsed.cut:
         text = prompt("executor/cut").render(limit=str(agent.executor.max_tokens))
+    elif not tools:
+        text = prompt("executor/reminder_direct").render()
     elif agent.tool_format == "native":
         text = prompt("executor/reminder_native").render()
     else:

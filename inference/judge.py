@@ -14,8 +14,9 @@ from inference.grammar import split_thinking
 from inference.metrics import best_exact_match, best_f1
 from mia.chat import ChatModel
 from mia.errors import JudgeError, ParseError
+from mia.examples import Reference
 from mia.prompts import prompt
-from mia.types import Judgement, Message, Question, Reference, Sampling
+from mia.types import Judgement, Message, Question, Sampling
 
 Grade = Literal["A", "B", "C"]
 _BARE = re.compile(r"[\s*_(\[\"'`]*([ABC])[\s*_)\]\"'`.:]*")

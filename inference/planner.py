@@ -37,7 +37,7 @@ def plan_turn(
         caption = prompt("planner/caption").render(caption=question.caption.strip() or "(nobody has described it)")
     text = template.render(
         tools=describe(tools),
-        memories=memories_block(transcript.recalled),
+        memories=memories_block(transcript.recalled) if agent.reader == "planner" else Trusted(""),
         question=question.text,
         caption=Trusted(caption),
     )
@@ -90,11 +90,13 @@ def _plan(text: str, memory_ids: tuple[str, ...], revision: int, prompt_hash: st
 
 
 def memories_block(recalled: Recalled) -> Trusted:
-    """Recalled memories as the Planner is shown them; empty when there are none."""
+    """Recalled memories and notes as a model is shown them; empty when there are none."""
     memories = (*recalled.successes, *recalled.failures, *recalled.unjudged)
-    if not memories:
+    shown = [_memory_item(scored) for scored in memories]
+    shown += [prompt("planner/note").render(text=note.text) for note in recalled.notes]
+    if not shown:
         return Trusted("")
-    items = Trusted("\n\n".join(_memory_item(scored) for scored in memories))
+    items = Trusted("\n\n".join(shown))
     return Trusted(f"\n{prompt('planner/memories').render(items=items)}\n")
 
 

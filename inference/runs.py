@@ -19,11 +19,15 @@ _ID = re.compile(r"[A-Za-z0-9_.\-]{1,80}")
 
 
 class Run(Trajectory):
-    """A trajectory with what followed it: the judgement (if there was a reference) and what memory kept."""
+    """A trajectory with what followed it: the judgement (if there was a reference) and what memory kept.
+
+    `feedback` is the outcome that memory learned from, where that is not the judgement.
+    """
 
     created: datetime = Field(default_factory=now)
     version: str = ""
     judgement: Judgement | None = None
+    feedback: Judgement | None = None
     memory: Added | None = None
 
 

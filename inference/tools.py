@@ -140,7 +140,8 @@ class ToolBox:
     async def _run(self, call: ToolCall) -> Observation:
         tool = self._tools.get(call.name)
         if tool is None:
-            return Observation(call_id=call.id, text=f"There is no tool {call.name}. Tools: {', '.join(self._tools)}.")
+            names = ", ".join(self._tools) or "none"
+            return Observation(call_id=call.id, text=f"There is no tool {call.name}. Tools: {names}.")
         started = time.perf_counter()
         try:
             observation = await tool.run(call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 
 def clean_text(value: Any) -> Any:
@@ -52,30 +52,6 @@ class Question(Record):
     def modality(self) -> Modality:
         """`text-image` when the question shows or describes a picture, else `text-only`."""
         return "text-image" if self.images or self.caption.strip() else "text-only"
-
-
-class Reference(Record):
-    """Gold answers of one question, any of which is right. Only judges, rewards and evaluation see it."""
-
-    answers: tuple[Text, ...] = Field(min_length=1)
-
-    @field_validator("answers")
-    @classmethod
-    def _not_blank(cls, answers: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(answer.strip() for answer in answers):
-            raise ValueError("a reference answer is blank")
-        return answers
-
-
-class Example(Record):
-    """A question with its reference, as read from a dataset."""
-
-    question: Question
-    reference: Reference
-    source: str = ""
-    type: str = ""
-    level: str = ""
-    supporting_titles: tuple[Text, ...] = ()
 
 
 Modality = Literal["text-only", "text-image"]
@@ -273,12 +249,21 @@ class ScoredMemory(Record):
     terms: dict[str, float] = Field(default_factory=dict)
 
 
+class Note(Record):
+    """A text that a method other than MIA remembers: a trace, a fact, a rule, a lesson."""
+
+    id: str
+    text: Text
+    similarity: float = 0.0
+
+
 class Recalled(Record):
     """What memory has to say on a question; each list is sorted by score, best first."""
 
     successes: tuple[ScoredMemory, ...] = ()
     failures: tuple[ScoredMemory, ...] = ()
     unjudged: tuple[ScoredMemory, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from inference.agent import Agent
 from inference.driver import Driver
+from inference.methods.mia import MiaMethod
 from inference.tools import SearchTool, ToolBox
 from memory_serve.protocol import MemoryStore
 from mia.chat.scripted import ScriptedChat
@@ -66,6 +68,12 @@ def driver(
 ) -> Driver:
     """A driver over doubles, with the search tool and three passages a search."""
     return Driver(models, ToolBox([SearchTool(search or FixedSearch(), 3)]), memory)
+
+
+def store_of(agent: Agent) -> MemoryStore:
+    """The store behind an agent of MIA's own method."""
+    assert isinstance(agent.method, MiaMethod)
+    return agent.method.store
 
 
 @contextmanager

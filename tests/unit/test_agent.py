@@ -14,6 +14,7 @@ import pytest
 from inference.agent import Agent
 from inference.config import JudgeConfig, RunConfig
 from inference.events import Event
+from inference.methods.mia import MiaMethod
 from inference.runs import Run, RunStore
 from inference.search import Search
 from inference.tools import SearchTool
@@ -22,8 +23,9 @@ from memory_serve.config import MemoryConfig
 from memory_serve.open import open_memory
 from mia.chat.scripted import ScriptedChat
 from mia.errors import DataError, ModelError, ToolError
-from mia.types import Message, Question, Reference, Reply, Sampling, ToolSpec
-from tests.doubles import FixedSearch, call, scripted
+from mia.examples import Reference
+from mia.types import Message, Question, Reply, Sampling, ToolSpec
+from tests.doubles import FixedSearch, call, scripted, store_of
 
 QUESTION = Question(id="q1", text="Which river flows through the capital of Austria?")
 SIMILAR = Question(id="q2", text="Which river flows through the capital of Hungary?")
@@ -64,7 +66,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
         memory = open_memory(config.memory, HashEncoder())
         backend = search or FixedSearch()
         tools = Search(backend, (SearchTool(backend, 3),))
-        agents.append(Agent(config, models, tools, memory, RunStore(tmp_path / "runs")))
+        agents.append(Agent(config, models, tools, MiaMethod(memory), RunStore(tmp_path / "runs")))
         return agents[-1]
 
     yield make
@@ -93,8 +95,7 @@ async def test_a_judged_run_is_remembered_credited_and_saved(build: Build, tmp_p
     second = await agent.ask(SIMILAR, REFERENCE)
     assert second.recalled.ids == (first.memory.id,)
     assert "Search: Vienna" in planner.history[2][0].text
-    assert agent.memory is not None
-    stored = await agent.memory.get(first.memory.id)
+    stored = await store_of(agent).get(first.memory.id)
     assert stored is not None
     assert (stored.outcome, stored.uses, stored.successes) == ("correct", 1, 1)
     assert stored.trajectory_id == first.id
@@ -107,12 +108,11 @@ async def test_a_wrong_answer_credits_a_use_without_success(build: Build) -> Non
     second = await agent.ask(SIMILAR, REFERENCE)
     assert second.judgement is not None
     assert second.judgement.correct is False
-    assert agent.memory is not None
     assert first.memory is not None
-    stored = await agent.memory.get(first.memory.id)
+    stored = await store_of(agent).get(first.memory.id)
     assert stored is not None
     assert (stored.uses, stored.successes) == (1, 0)
-    assert (await agent.memory.stats()).by_outcome == {"correct": 1, "incorrect": 1, "unjudged": 0}
+    assert (await store_of(agent).stats()).by_outcome == {"correct": 1, "incorrect": 1, "unjudged": 0}
 
 
 async def test_the_question_does_not_recall_itself(build: Build) -> None:
@@ -131,8 +131,7 @@ async def test_without_reference_the_run_is_unjudged_and_credits_nobody(build: B
     assert first.judgement is None
     assert first.memory is not None
     assert [scored.memory.id for scored in second.recalled.unjudged] == [first.memory.id]
-    assert agent.memory is not None
-    stored = await agent.memory.get(first.memory.id)
+    stored = await store_of(agent).get(first.memory.id)
     assert stored is not None
     assert (stored.outcome, stored.uses) == ("unjudged", 0)
 
@@ -143,8 +142,7 @@ async def test_an_unreadable_judge_leaves_the_run_unjudged_and_degraded(build: B
     run = await agent.ask(QUESTION, REFERENCE)
     assert run.judgement is None
     assert [failure.code for failure in run.degraded] == ["unjudged"]
-    assert agent.memory is not None
-    assert (await agent.memory.stats()).by_outcome["unjudged"] == 1
+    assert (await store_of(agent).stats()).by_outcome["unjudged"] == 1
 
 
 @pytest.mark.parametrize(
@@ -164,8 +162,7 @@ async def test_a_failed_run_is_saved_but_neither_judged_nor_remembered(
     assert (run.answer, run.stop_reason, run.judgement, run.memory) == (None, "failed", None, None)
     assert agent.runs.load(run.id) == run
     assert run.plans
-    assert agent.memory is not None
-    assert (await agent.memory.stats()).memories == 0
+    assert (await store_of(agent).stats()).memories == 0
 
 
 async def test_the_reference_reaches_no_model_of_the_agent(build: Build) -> None:
@@ -253,8 +250,7 @@ async def test_many_questions_at_once(build: Build) -> None:
     assert {run.question.id for run in runs} == {question.id for question in questions}
     assert all(run.answer == "Danube" and run.failure is None for run in runs)
     assert len(agent.runs.ids()) == 30
-    assert agent.memory is not None
-    assert (await agent.memory.stats()).memories == 30
+    assert (await store_of(agent).stats()).memories == 30
 
 
 def test_run_store_errors(tmp_path: Path) -> None:

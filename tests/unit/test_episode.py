@@ -32,7 +32,7 @@ class FixedMemory:
         self.recalled = recalled
         self.error: MiaError = MemoryStoreError("no disk", code="disk")
 
-    async def recall(self, question: Question, k: int = 2) -> Recalled:
+    async def recall(self, question: Question, k: int = 2, skip: int = 0) -> Recalled:
         if self.recalled is None:
             raise self.error
         return self.recalled

@@ -8,7 +8,8 @@ from inference.config import JudgeConfig
 from inference.judge import judge, read_grade
 from mia.chat.scripted import ScriptedChat
 from mia.errors import JudgeError, ModelError, ParseError
-from mia.types import Question, Reference
+from mia.examples import Reference
+from mia.types import Question
 
 QUESTION = Question(id="q", text="Which river flows through Vienna?")
 REFERENCE = Reference(answers=("Danube", "Donau"))
