@@ -31,7 +31,11 @@ _ANSWER = "[answer]"
 _THINKING = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL | re.IGNORECASE)
 _NUMBERED = re.compile(r"^\s*\d+[.)]\s+\S")
 _BULLET = re.compile(r"^\s*(?:\d+[.)]|[-*•])\s+")
-_TRUST: dict[str, Trust] = {"em": "reference", "f1": "reference", "model": "model", "panel": "panel"}
+_TRUST: dict[str, Trust] = {
+    **dict.fromkeys(("em", "f1", "accepted", "choice", "gaia"), "reference"),
+    **dict.fromkeys(("model", "browse"), "model"),
+    "panel": "panel",
+}
 _RESULTS = {"correct": "right", "incorrect": "wrong", "unjudged": "not judged"}
 
 Summary = Literal["extractive", "model"]

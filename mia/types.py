@@ -371,7 +371,7 @@ class Judgement(Record):
 
     correct: bool | None
     score: float | None = None
-    method: Literal["em", "f1", "model", "panel", "none"]
+    method: Literal["em", "f1", "accepted", "choice", "gaia", "model", "browse", "panel", "none"]
     judge: str = ""
     prompt_hash: str = ""
     raw: Text = ""
