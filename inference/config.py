@@ -65,7 +65,7 @@ class PanelConfig(Section):
     threshold: float = Field(6.0, ge=1, le=10, description="weighted score from which an answer may be correct")
     tries: int = Field(3, ge=1, description="attempts to get a readable reply from each reviewer and the chair")
     sampling: Sampling = Field(Sampling(max_tokens=1024), description="sampling of reviewers and chair")
-    trace_chars: int = Field(16000, ge=1000, description="characters of what the agent did that a reviewer is shown")
+    trace_chars: int = Field(24000, ge=1000, description="characters of what the agent did that a reviewer is shown")
 
     @field_validator("weights")
     @classmethod
