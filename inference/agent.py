@@ -32,6 +32,7 @@ from mia.chat import ChatModel, open_chat
 from mia.errors import ConfigError, DataError, MiaError
 from mia.examples import Reference
 from mia.paths import home
+from mia.pictures import check_pictures
 from mia.types import Failure, Judgement, Question, Role
 
 INTERRUPTED = Failure(boundary="tool", code="interrupted", message="the run was interrupted", retryable=True)
@@ -116,15 +117,19 @@ class Agent:
         watch = watch or _ignore
         transcript = Transcript()
         run_id, started = run_id or new_id(), time.monotonic()
-        question = await self._captioned(question, transcript, watch)
-        tools = self._driver.toolbox.specs
         recall = self.method is not None
-        episode = mia_episode(transcript, question, tools, self._agent, self._context, time.monotonic, recall=recall)
 
         def record(outcome: Execution | Failure) -> Run:
             return _record(run_id, question, transcript, outcome, time.monotonic() - started)
 
         try:
+            if question.images:
+                await asyncio.to_thread(check_pictures, question)
+            question = await self._captioned(question, transcript, watch)
+            tools = self._driver.toolbox.offered(question)
+            episode = mia_episode(
+                transcript, question, tools, self._agent, self._context, time.monotonic, recall=recall
+            )
             return record(await self._driver.run(episode, watch))
         except MiaError as error:
             return record(error.failure())
@@ -178,8 +183,8 @@ class Agent:
         return run
 
     async def _captioned(self, question: Question, transcript: Transcript, watch: Watch) -> Question:
-        """The question with a description of its picture, if memory is to have one and it came without."""
-        wanted = self.method is not None and self.config.memory.caption
+        """The question with a description of its picture, if memory or Planner want one and it came without."""
+        wanted = self.config.memory.caption and (self.method is not None or self._agent.plan)
         if not wanted or not question.images or question.caption.strip():
             return question
         try:
@@ -207,7 +212,7 @@ class Agent:
     async def aclose(self) -> None:
         """Close models, search and memory."""
         distinct = {id(model): model for model in self.models.values()}
-        await asyncio.gather(self.search.backend.aclose(), *(model.aclose() for model in distinct.values()))
+        await asyncio.gather(self.search.aclose(), *(model.aclose() for model in distinct.values()))
         if self.method is not None:
             await self.method.aclose()
 

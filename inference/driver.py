@@ -75,7 +75,7 @@ class Driver:
         if isinstance(effect, Generate):
             return await self.models[effect.role].generate(effect.messages, effect.sampling, effect.tools)
         if isinstance(effect, CallTools):
-            return await self.toolbox.run(effect.calls)
+            return await self.toolbox.run(effect.calls, effect.question)
         if isinstance(effect, Recall):
             if self.memory is None:
                 raise MemoryStoreError("this run has no memory", remedy="set memory.enabled = true", code="no_memory")

@@ -30,9 +30,10 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class CallTools:
-    """Run tool calls, all at once."""
+    """Run tool calls made for a question, all at once."""
 
     calls: tuple[ToolCall, ...]
+    question: Question
 
 
 @dataclass(frozen=True, slots=True)

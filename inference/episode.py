@@ -86,7 +86,7 @@ def _opening(
     text = task_text(question, transcript.plans[0] if transcript.plans else None, tools, agent, memories)
     messages = [Message(role="user", text=text, images=question.images)]
     if agent.seed_search and tools and budget.calls > 0:
-        found = yield from seed_search(transcript, question.text, tools, budget)
+        found = yield from seed_search(transcript, question, tools, budget)
         messages = [messages[0].model_copy(update={"text": f"{text}\n\n{found}"})]
     return tuple(messages)
 

@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from mia.errors import DataError
+from mia.types import Question
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -95,6 +96,23 @@ def fitted(url: str, side: int, size: int) -> str:
             if len(made) <= size:
                 return made
         picture = picture.resize((max(1, picture.width * 3 // 4), max(1, picture.height * 3 // 4)))
+
+
+def check_pictures(question: Question) -> None:
+    """Look whether the pictures of a question can be read; addresses are not visited.
+
+    Raises:
+        DataError: one cannot; the message names question and picture, counted from 1 (code `bad_picture`).
+    """
+    for number, url in enumerate(question.images, 1):
+        try:
+            if is_data_url(url):
+                decoded(from_data_url(url))
+            elif not url.startswith(("http://", "https://")):
+                raise _bad("neither a data URL nor an http(s) address")
+        except DataError as error:
+            what = f"question {question.id!r}: picture {number}: {error.message}"
+            raise DataError(what, remedy=error.remedy, code=error.code) from error
 
 
 def _read(data: bytes) -> tuple[Image, str, bool]:

@@ -90,11 +90,16 @@ class Message(Record):
 
 
 class ToolSpec(Record):
-    """A tool as the model is told of it; `parameters` is a JSON schema of the arguments."""
+    """A tool as the model is told of it; `parameters` is a JSON schema of the arguments.
+
+    `needs_picture`: offered only with questions that have one. `once`: one call for each question, at most.
+    """
 
     name: str
     description: str
     parameters: dict[str, JsonValue]
+    needs_picture: bool = False
+    once: bool = False
 
 
 class Sampling(Record):

@@ -53,7 +53,8 @@ class OpenAIChat:
             **self._endpoint.extra_body,
         }
         if tools:
-            body["tools"] = [{"type": "function", "function": tool.model_dump()} for tool in tools]
+            told = {"name", "description", "parameters"}
+            body["tools"] = [{"type": "function", "function": tool.model_dump(include=told)} for tool in tools]
         started = time.perf_counter()
         try:
             # The typed `chat.completions.create` spends more time on checking types than on everything else together.

@@ -50,7 +50,7 @@ async def run(
     episode = mia_episode(
         transcript,
         question,
-        made.toolbox.specs,
+        made.toolbox.offered(question),
         agent or AgentConfig(),
         32768,
         lambda: 0.0,

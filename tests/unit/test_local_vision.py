@@ -17,21 +17,12 @@ from mia.config import Endpoint
 from mia.errors import DataError, ModelError
 from mia.types import Message, Reply, Sampling
 from tests import tiny_models
+from tests.doubles import picture
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 AREA = 1280 * 28 * 28
-
-
-def picture(colour: str = "red", size: tuple[int, int] = (56, 84), dot: str = "") -> str:
-    """A picture of one colour, with one pixel of another if wanted, as a data URL."""
-    made = Image.new("RGB", size, colour)
-    if dot:
-        made.paste(dot, (0, 0, 1, 1))
-    file = io.BytesIO()
-    made.save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 @pytest.fixture(scope="module")
