@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import re
 import signal
 import sys
 import uuid
@@ -20,6 +18,7 @@ from rich.text import Text as RichText
 
 from inference.config import RunConfig
 from inference.display import Display, shorten
+from inference.pictures import read_image
 from inference.runs import Run, RunStore
 from mia.cli import parse, parser
 from mia.config import load
@@ -30,14 +29,6 @@ from mia.types import Question
 
 SHOWN = 60
 """Characters of a question or an answer in a list of runs."""
-MAX_IMAGE_BYTES = 10 * 1024 * 1024
-IMAGE_TYPES = {
-    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
-    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
-    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
-    "image/gif": re.compile(rb"GIF8[79]a"),
-}
-"""Picture formats and how their files begin; a name can say anything."""
 
 
 def read_config(name: str | None, flags: Mapping[str, object]) -> RunConfig:
@@ -98,7 +89,7 @@ def ask(argv: Sequence[str]) -> int:
     config = read_config(args.config, flags)
     if args.image and config.models.of("executor").in_process:
         raise ConfigError("the Executor's model reads text only", remedy="name a model that sees: --url, --model")
-    question = Question(id=uuid.uuid4().hex, text=args.question, images=tuple(map(read_image, args.image)))
+    question = Question(id=uuid.uuid4().hex, text=args.question, images=_pictures(args.image))
     try:
         return asyncio.run(_ask(config, question, args))
     except asyncio.CancelledError:
@@ -129,22 +120,11 @@ async def _ask(config: RunConfig, question: Question, args: Namespace) -> int:
     return 1 if run.failure is not None else 0
 
 
-def read_image(path: Path) -> str:
-    """A picture as a data URL.
-
-    Raises:
-        ConfigError: it is missing, too large, or no JPEG, PNG, WebP or GIF.
-    """
+def _pictures(paths: Sequence[Path]) -> tuple[str, ...]:
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
-    kind = next((kind for kind, pattern in IMAGE_TYPES.items() if pattern.match(data)), None)
-    if kind is None:
-        raise ConfigError(f"{path} is not a JPEG, PNG, WebP or GIF", remedy="convert the picture")
-    if len(data) > MAX_IMAGE_BYTES:
-        raise ConfigError(f"{path}: {len(data)} bytes, at most {MAX_IMAGE_BYTES}", remedy="shrink the picture")
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+        return tuple(map(read_image, paths))
+    except DataError as error:  # here the file was named by a flag
+        raise ConfigError(error.message, remedy=error.remedy) from error
 
 
 def show(argv: Sequence[str]) -> int:
