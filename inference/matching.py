@@ -15,7 +15,7 @@ from string import ascii_uppercase, punctuation
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)")
 _GROUPS = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")
-_POINT = re.compile(r"(?<=\d)\.(?=\d)")
+_POINT = re.compile(r"(?<=\d)[.,](?=\d)")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 _ARTICLES = ("a", "an", "the")
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -62,8 +62,7 @@ def read_choice(answer: str, choices: Sequence[str] = ()) -> str | None:
     lead = _LEAD_IN.match(plain)
     texts = (plain, _unmarked(plain[lead.end() :])) if lead else (plain,)
     found = {letter for text in texts for letter in _read(text, options)}
-    letter = found.pop() if len(found) == 1 else None
-    return letter if not options or letter in options else None
+    return found.pop() if len(found) == 1 else None
 
 
 def gaia_match(answer: str, reference: str) -> bool:
@@ -124,11 +123,11 @@ def _read(text: str, options: dict[str, str]) -> set[str]:
     folded = _fold(text)
     wanted = {letter: (option, f"{letter.lower()} {option}") for letter, option in options.items() if option}
     found = {letter for letter, forms in wanted.items() if folded in forms}
-    if alone := _ALONE.fullmatch(text):
+    known = options or ascii_uppercase
+    if (alone := _ALONE.fullmatch(text)) and alone.group(1).upper() in known:
         found.add(alone.group(1).upper())
-    elif led := _LED.fullmatch(text):
-        letter, rest = led.group(1) or led.group(2), led.group(3)
-        found |= {letter} | _others(letter, rest, options)
+    elif (led := _LED.fullmatch(text)) and (letter := led.group(1) or led.group(2)) in known:
+        found |= {letter} | _others(letter, led.group(3), options)
     return found
 
 
