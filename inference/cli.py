@@ -87,7 +87,7 @@ def ask(argv: Sequence[str]) -> int:
         if getattr(args, short):
             flags[dotted] = getattr(args, short)
     config = read_config(args.config, flags)
-    if args.image and config.models.of("executor").in_process:
+    if args.image and config.models.of("executor").text_only:
         raise ConfigError("the Executor's model reads text only", remedy="name a model that sees: --url, --model")
     question = Question(id=uuid.uuid4().hex, text=args.question, images=_pictures(args.image))
     try:
