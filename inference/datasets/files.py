@@ -98,7 +98,7 @@ def _lines(stream: BinaryIO) -> Iterator[Raw]:
         if len(line) > MAX_LINE:
             raise OSError(f"line {place} is longer than {MAX_LINE} bytes")
         if line.strip():
-            yield Raw("line", place, _parsed(line))
+            yield Raw("line", place, _parsed(line.rstrip(b"\r\n")))
 
 
 def _parsed(line: bytes) -> Any | BadRow:

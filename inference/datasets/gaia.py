@@ -6,8 +6,8 @@ A row of `metadata.jsonl` (a Parquet file in later releases):
      "Annotator Metadata": {…}}
 
 Also read: WebThinker's list of the 103 text questions of the validation set, which has `answer` for `Final answer`; it
-is the subset that the paper's table is about. Questions that come with a file are left out and counted, so the
-validation set itself gives 127 questions, some of which need a browser for pictures or video.
+is the subset that the paper's table is about. Questions that come with a file are left out and counted; what
+remains of the whole validation set is more than those 103, as some need pictures or video of the web.
 
 Mialon et al. 2023, arXiv 2311.12983; https://huggingface.co/datasets/gaia-benchmark/GAIA (gated; its makers ask not to
 reshare it in a form that crawlers can read). The answers of the test set are not public (`?`); every row is bad.

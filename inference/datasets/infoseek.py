@@ -10,8 +10,8 @@ value is accepted as a text, the range is left to the judge. A picture is looked
 or `.png`, also in the folder of OVEN's shard (`04/oven_04990048.jpg`). Also read: MMSearch-R1's subset of 2,000, on
 which the paper reports, in the original's forms (see `original`).
 
-Chen et al. 2023, arXiv 2302.11713; https://github.com/open-vision-language/infoseek (annotations Apache 2.0). The
-test and human splits have no public answers; every row is bad.
+Chen et al. 2023, arXiv 2302.11713; https://github.com/open-vision-language/infoseek (licence: see there). The test
+and human splits have no public answers; every row is bad.
 """
 
 from __future__ import annotations

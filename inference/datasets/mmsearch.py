@@ -9,7 +9,8 @@ Any of `gt_answer` and `alternative_gt_answers` is right. `split = "image"` read
 which the paper reports, `split = "text"` the others; the rest is left out and counted. `gt_requery` and
 `image_search_result` are not read. Also read: the original's forms (see `original`).
 
-Jiang et al. 2024, arXiv 2409.12959; https://huggingface.co/datasets/CaraJ/MMSearch (300 questions; for research use).
+Jiang et al. 2024, arXiv 2409.12959; https://huggingface.co/datasets/CaraJ/MMSearch (300 questions; licence: see its
+card).
 """
 
 from __future__ import annotations

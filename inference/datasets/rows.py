@@ -54,7 +54,7 @@ class Row:
 
     def __init__(self, value: Any, inside: str = "") -> None:
         if not isinstance(value, Mapping):
-            raise BadRow(inside, f"a {_kind(value)} where an object belongs")
+            raise BadRow(inside, f"{_kind(value)} where an object belongs")
         self._value = value
         self._inside = inside
 
@@ -100,7 +100,7 @@ class Row:
         if value is None:
             raise self.bad(name, "missing")
         if not isinstance(value, str):
-            raise self.bad(name, f"a {_kind(value)} where a string belongs")
+            raise self.bad(name, f"{_kind(value)} where a string belongs")
         if not value.strip():
             raise self.bad(name, "blank")
         return value.strip()
@@ -158,7 +158,7 @@ class Row:
 
     def _scalar(self, name: str, value: Any) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise self.bad(name, f"a {_kind(value)} where a text or a number belongs")
+            raise self.bad(name, f"{_kind(value)} where a text or a number belongs")
         return str(value)
 
 
@@ -217,6 +217,6 @@ def example(
 
 
 def _kind(value: Any) -> str:
-    """A type by its JSON name."""
-    names = {dict: "object", list: "list", str: "string", bool: "true or false", type(None): "null", bytes: "binary"}
-    return names.get(type(value), "number" if isinstance(value, int | float) else type(value).__name__)
+    """What a value is, by its JSON name."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null", bytes: "bytes"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")

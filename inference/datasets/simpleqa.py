@@ -4,7 +4,8 @@ A row of the CSV file, whose columns are `metadata`, `problem` and `answer`; `me
 
     "{'topic': 'Geography', 'answer_type': 'Place', 'urls': ['https://…']}","Which river …?","Danube"
 
-Also read: rows of JSON whose `metadata` is an object. The file has no ids; a question's id is `simpleqa-` and its number, counted from 0 over all rows.
+Also read: rows of JSON whose `metadata` is an object. The file has no ids; a question's id is `simpleqa-` and its
+number, counted from 0 over all rows.
 
 Wei et al. 2024, arXiv 2411.04368; https://openaipublic.blob.core.windows.net/simple-evals/simple_qa_test_set.csv
 (4,326 questions); MIT.

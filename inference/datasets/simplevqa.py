@@ -9,7 +9,8 @@ A row of the Parquet file; the picture is base64:
 out and counted. The fields of the makers' analysis are not read: they tell what the picture shows. Also read:
 MMSearch-R1's file in the original's form (see `original`).
 
-Cheng et al. 2025, arXiv 2502.13059; https://huggingface.co/datasets/m-a-p/SimpleVQA (2,025 questions); Apache 2.0.
+Cheng et al. 2025, arXiv 2502.13059; https://huggingface.co/datasets/m-a-p/SimpleVQA (about 2,025 questions);
+Apache 2.0.
 """
 
 from __future__ import annotations

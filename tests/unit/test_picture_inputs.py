@@ -22,7 +22,7 @@ def test_files_become_data_urls(tmp_path: Path) -> None:
     picture.write_bytes(b"RIFF\n\x00\x00\x00WEBPVP8 ")
     assert read_image(picture).startswith("data:image/webp;")
     picture.write_text("a text with the name of a picture")
-    with pytest.raises(DataError, match="dot.png is not a JPEG"):
+    with pytest.raises(DataError, match="is not a JPEG"):
         read_image(picture)
     with pytest.raises(DataError, match="cannot read"):
         read_image(tmp_path / "none.png")
