@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -21,6 +21,7 @@ from inference.judge import judge
 from inference.methods.mia import MiaMethod
 from inference.methods.open import open_method
 from inference.methods.protocol import Method
+from inference.panel import judge_by_panel
 from inference.runs import Run, RunStore, new_id
 from inference.search import Search, open_tools
 from inference.tools import ToolBox
@@ -29,7 +30,7 @@ from local_search.encoder import MiniLM
 from memory_serve.caption import caption
 from mia import __version__
 from mia.chat import ChatModel, open_chat
-from mia.errors import ConfigError, DataError, MiaError
+from mia.errors import DataError, MiaError
 from mia.examples import Reference
 from mia.paths import home
 from mia.pictures import check_pictures
@@ -138,15 +139,23 @@ class Agent:
                 broken_off(record(INTERRUPTED))
             raise
 
-    async def judge(self, run: Run, reference: Reference | None, watch: Watch | None = None) -> Run:
+    async def judge(
+        self, run: Run, reference: Reference | None, watch: Watch | None = None, choices: Sequence[str] = ()
+    ) -> Run:
         """Judge a run that did not fail, by the reference if there is one, and for memory as the method wants it.
 
         A judge that fails or cannot be read leaves the run unjudged, and the run says so.
+
+        Args:
+            run: the run.
+            reference: gold answers, if there are any.
+            watch: called with each event as it happens.
+            choices: texts of the options of a multiple choice question.
         """
         watch = watch or _ignore
         degraded = list(run.degraded)
         found: dict[str, Judgement | None] = {"judgement": None, "feedback": None}
-        verdicts = {"judgement": self._judge(run, reference), "feedback": self._feedback(run)}
+        verdicts = {"judgement": self._judge(run, reference, choices), "feedback": self._feedback(run)}
         for name, verdict in verdicts.items():
             try:
                 found[name] = await verdict
@@ -194,9 +203,10 @@ class Agent:
             watch(Degraded(failure=error.failure()))
             return question
 
-    async def _judge(self, run: Run, reference: Reference | None) -> Judgement | None:
+    async def _judge(self, run: Run, reference: Reference | None, choices: Sequence[str]) -> Judgement | None:
         if reference is not None:
-            return await judge(self.config.judge, run.question, run.answer, reference, self.models["judge"])
+            model = self.models["judge"]
+            return await judge(self.config.judge, run.question, run.answer, reference, model, choices)
         if run.answer is None:
             return Judgement(correct=False, method="none")
         return None
@@ -205,9 +215,7 @@ class Agent:
         """What memory learns the outcome from, where that is not the reference; it never sees one."""
         if self.method is None or self.config.method.judged_by != "panel":
             return None
-        if run.answer is None:
-            return Judgement(correct=False, method="none")
-        raise ConfigError("the panel is not there yet")
+        return await judge_by_panel(self.config.panel, run, self.models["judge"])
 
     async def aclose(self) -> None:
         """Close models, search and memory."""

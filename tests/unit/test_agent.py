@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ import pytest
 from inference.agent import Agent
 from inference.config import JudgeConfig, RunConfig
 from inference.events import Event
+from inference.methods.config import MethodConfig
 from inference.methods.mia import MiaMethod
 from inference.runs import Run, RunStore
 from inference.search import Search
@@ -143,6 +145,49 @@ async def test_an_unreadable_judge_leaves_the_run_unjudged_and_degraded(build: B
     assert run.judgement is None
     assert [failure.code for failure in run.degraded] == ["unjudged"]
     assert (await store_of(agent).stats()).by_outcome["unjudged"] == 1
+
+
+def unsupervised(agent: Agent) -> Agent:
+    """The same agent, whose memory learns from the panel."""
+    config = agent.config.model_copy(
+        update={"method": MethodConfig(name="mia_unsupervised"), "judge": JudgeConfig(method="em")}
+    )
+    return Agent(config, agent.models, agent.search, agent.method, agent.runs)
+
+
+async def test_memory_learns_from_the_panel_while_the_reference_only_scores(build: Build) -> None:
+    executor = ScriptedChat([call("Vienna"), "<answer>Rhine</answer>"])
+    review = json.dumps({"quote": "Rhine", "reason": "It is one.", "score": 9})
+    panel = ScriptedChat([review, review, review, json.dumps({"reason": "All agree.", "verdict": "accept"})])
+    agent = unsupervised(build(plans("no"), executor, judge=panel))
+    run = await agent.ask(QUESTION, Reference(answers=("MARKER",)))
+    assert run.judgement is not None
+    assert run.feedback is not None
+    assert (run.judgement.correct, run.judgement.method) == (False, "em")
+    assert (run.feedback.correct, run.feedback.method) == (True, "panel")
+    assert run.feedback.score == pytest.approx(9)
+    stats = await store_of(agent).stats()
+    assert (stats.by_outcome["correct"], stats.by_trust["panel"]) == (1, 1)
+    assert not any("MARKER" in message.text for told in panel.history for message in told)
+
+
+async def test_a_panel_that_fails_leaves_memory_without_a_verdict(build: Build) -> None:
+    executor = ScriptedChat([call("Vienna"), "<answer>Danube</answer>"])
+    agent = unsupervised(build(plans("no"), executor, judge=ScriptedChat([ModelError("down", code="unreachable")])))
+    run = await agent.ask(QUESTION, REFERENCE)
+    assert run.judgement is not None
+    assert (run.judgement.correct, run.feedback) == (True, None)
+    assert [(failure.boundary, failure.code) for failure in run.degraded] == [("model", "unreachable")]
+    assert (await store_of(agent).stats()).by_outcome == {"correct": 0, "incorrect": 0, "unjudged": 1}
+
+
+async def test_options_reach_the_judge_of_choices(build: Build) -> None:
+    agent = build(plans("no"), ScriptedChat(["<answer>the Danube</answer>"]), judge=ScriptedChat())
+    agent.config = agent.config.model_copy(update={"judge": JudgeConfig(method="choice")})
+    gold = Reference(answers=("Danube",), choice="B")
+    run = await agent.judge(await agent.answer(QUESTION), gold, choices=("Rhine", "Danube"))
+    assert run.judgement is not None
+    assert (run.judgement.correct, run.judgement.raw) == (True, "B")
 
 
 @pytest.mark.parametrize(
