@@ -165,6 +165,16 @@ async def test_the_outcome_is_the_verdict(correct: bool | None, outcome: str) ->
     assert (await prepare(USUAL, Judgement(correct=correct, method="em"))).outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("method", "trust"),
+    [(rule, "reference") for rule in ("em", "f1", "accepted", "choice", "gaia")]
+    + [("model", "model"), ("browse", "model"), ("panel", "panel"), ("none", "unjudged")],
+)
+async def test_trust_is_who_judged(method: str, trust: str) -> None:
+    judged = Judgement.model_validate({"correct": True, "method": method})
+    assert (await prepare(USUAL, judged)).trust == trust
+
+
 async def test_a_picture_makes_it_text_image() -> None:
     pictured = QUESTION.model_copy(update={"images": ("https://example.org/a.png",), "caption": "a bridge"})
     made = await prepare(USUAL.model_copy(update={"question": pictured}), RIGHT)
