@@ -82,7 +82,9 @@ class MemoryConfig(Section):
     classify: Literal["rules", "model"] = Field(
         "rules", description="how a question's category is found: by rules, or by asking the Manager model"
     )
-    caption: bool = Field(False, description="let the Executor model describe a picture that comes without a caption")
+    caption: bool = Field(
+        True, description="let the Executor model describe a picture without a caption, for memory and Planner"
+    )
     keep: Keep = Keep()
     postgres: Postgres = Postgres()
     history: int = Field(100_000, ge=1, description="changes that the audit log keeps; only these can be undone")
