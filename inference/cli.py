@@ -21,7 +21,7 @@ from inference.display import Display, shorten
 from inference.pictures import read_image
 from inference.runs import Run, RunStore
 from mia.cli import parse, parser
-from mia.config import load
+from mia.config import C, load
 from mia.errors import ConfigError, DataError
 from mia.examples import Reference
 from mia.paths import home
@@ -45,14 +45,23 @@ def read_config(name: str | None, flags: Mapping[str, object]) -> RunConfig:
     if name is None:
         embedded = load(RunConfig, None, flags).models.default.url == "embedded:"
         name = "quickstart" if embedded else "laptop"
+    return read_profile(RunConfig, name, flags)
+
+
+def read_profile(kind: type[C], name: str, flags: Mapping[str, object]) -> C:
+    """The config in a TOML file, or in the profile of that name in `configs/`.
+
+    Raises:
+        ConfigError: see `mia.config.load`.
+    """
     path = Path(name)
     if path.suffix != ".toml" and not path.is_file():
         profile = resources.files("configs") / f"{name}.toml"
         with resources.as_file(profile) as found:
             if not found.is_file():
                 raise ConfigError(f"no profile {name!r}", remedy="give a TOML file, or a name from configs/")
-            return load(RunConfig, found, flags)
-    return load(RunConfig, path, flags)
+            return load(kind, found, flags)
+    return load(kind, path, flags)
 
 
 def _ask_parser() -> ArgumentParser:

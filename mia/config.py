@@ -23,7 +23,7 @@ from mia.types import Role
 ENV_PREFIX = "MIA__"
 
 
-SHARED_SECTIONS = {"models", "search", "web", "memory", "agent", "method", "judge", "panel", "runs"}
+SHARED_SECTIONS = {"models", "search", "web", "memory", "agent", "method", "judge", "panel", "runs", "dataset", "eval"}
 """Top-level names that some commands use and others do not: one file and one environment serve all commands."""
 
 
