@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+import aiohttp
 import openai
 from openai import AsyncOpenAI, DefaultAioHttpClient
 
@@ -185,10 +186,10 @@ def _count(value: Any) -> int:
 
 
 def _timed_out(error: BaseException) -> bool:
-    """Whether time ran out. The aiohttp transport reports a refused connection as a time-out too; its cause tells."""
+    """Whether time ran out. The aiohttp transport reports a connection refused or closed so, too; its cause tells."""
     cause: BaseException | None = error
     while cause is not None and isinstance(error, openai.APITimeoutError):
-        if isinstance(cause, OSError):
+        if isinstance(cause, OSError | aiohttp.ServerDisconnectedError):
             return isinstance(cause, TimeoutError)
         cause = cause.__cause__
     return isinstance(error, openai.APITimeoutError)

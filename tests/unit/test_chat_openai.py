@@ -233,6 +233,18 @@ async def test_a_connection_that_breaks_off_is_an_error(fake: Fake) -> None:
     assert failed.boundary == "model"
 
 
+async def test_a_connection_that_is_closed_without_a_word_is_no_time_out(fake: Fake) -> None:
+    async def closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(closed, "127.0.0.1", 0)
+    async with server:
+        fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        failed = await failing(fake)
+    assert (failed.code, failed.retryable) == ("unreachable", True)
+
+
 @pytest.mark.parametrize(("calls", "malformed"), [(None, 0), ([], 0), ({}, 0), (3, 1), ("search", 1), ([3, None], 2)])
 async def test_what_is_no_list_of_calls_is_no_call(fake: Fake, calls: Any, malformed: int) -> None:
     fake.will({"content": "a", "tool_calls": calls})
