@@ -7,7 +7,7 @@ An item of a part's `benchmark.json`, a list:
                    "Ground_Truth_List": ["…", "…"], "img_path": "cnn_….jpg"},
      "level2_qa": {…}}
 
-An item makes two examples, `PART/ID/1` and `PART/ID/2`. `path` is a part's file or the folder that holds the parts.
+An item makes two examples, `PART-ID-1` and `PART-ID-2`. `path` is a part's file or the folder that holds the parts.
 Pictures are files of `images`, `PART_imgs` or `PART_images` beside a part's file, or of the folder that `images` names
 (or its folder PART). With `form = "open"` (as the makers and the paper's tables do) an answer is held against
 `Ground_Truth_List`; with `form = "choice"` the options stand in the question, the letter is in the reference, and the
@@ -107,7 +107,7 @@ def _level(row: Row, name: str, identity: str, context: Context) -> Example:
         raise level.bad("Ground_Truth_List", "missing or blank")
     return example(
         context,
-        id="/".join(filter(None, (context.part, identity, _LEVELS[name]))),
+        id="-".join(filter(None, (context.part, identity, _LEVELS[name]))),
         text=text,
         answers=answers,
         images=(_picture(level if "img_path" in level else row, context),),

@@ -47,7 +47,7 @@ def test_livevqa_open() -> None:
     dataset = read("livevqa", "livevqa")
     first, second, third, fourth = dataset.examples[:4]
     assert first == Example(
-        question=Question(id="News/n1/1", text="Which town is shown?", images=(RED,)),
+        question=Question(id="News-n1-1", text="Which town is shown?", images=(RED,)),
         reference=Reference(answers=("Larkton", "the town of Larkton")),
         source="livevqa",
         part="News",
@@ -56,17 +56,17 @@ def test_livevqa_open() -> None:
         level="1",
     )
     assert (second.question.id, second.level, second.type, second.reference.answers) == (
-        "News/n1/2",
+        "News-n1-2",
         "2",
         "count",
         ("10", "ten"),
     )
     assert second.question.images[0] is first.question.images[0]
-    assert third.question.id == "News/n2/2"  # its other level lacks the picture
-    assert (fourth.question.id, fourth.reference.answers) == ("News/n3/1", ("a boat",))
+    assert third.question.id == "News-n2-2"  # its other level lacks the picture
+    assert (fourth.question.id, fourth.reference.answers) == ("News-n3-1", ("a boat",))
     assert [(e.question.id, e.part, e.question.images) for e in dataset.examples[4:]] == [
-        ("Paper/n1/1", "Paper", (BLUE,)),
-        ("Paper/n1/2", "Paper", (BLUE,)),
+        ("Paper-n1-1", "Paper", (BLUE,)),
+        ("Paper-n1-2", "Paper", (BLUE,)),
     ]
     file = "livevqa/News/benchmark.json"
     assert faults(dataset) == [
@@ -101,7 +101,7 @@ def test_livevqa_choice() -> None:
 
 def test_livevqa_by_part_and_by_file() -> None:
     paper = read("livevqa", "livevqa", split="Paper")
-    assert [example.question.id for example in paper.examples] == ["Paper/n1/1", "Paper/n1/2"]
+    assert [example.question.id for example in paper.examples] == ["Paper-n1-1", "Paper-n1-2"]
     assert read("livevqa", "livevqa/Paper").examples == paper.examples
     assert read("livevqa", "livevqa/Paper/benchmark.json").examples == paper.examples
     with pytest.raises(ConfigError, match=r"no part 'Papers' there\n.*known: News, Paper"):
@@ -270,7 +270,7 @@ def test_the_real_livevqa_sample(livevqa: Path) -> None:
     parts = Counter((example.part, example.level) for example in dataset.examples)
     assert parts == {(part, level): 8 for part in ("News", "Paper", "Video") for level in ("1", "2")}
     by_id = {example.question.id: example for example in dataset.examples}
-    example = by_id["News/0_20250509114421195092/1"]
+    example = by_id["News-0_20250509114421195092-1"]
     assert example.reference.choice == "C"
     assert example.choices[2] == "Morehouse School of Medicine" == example.reference.answers[0]
     assert "\nC. Morehouse School of Medicine\n" in example.question.text
