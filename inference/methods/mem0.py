@@ -13,6 +13,7 @@ telemetry is off. Left out: its optional extras, keyword search (fastembed) and 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -106,7 +107,7 @@ class Mem0Method(NotesMethod):
             for f in facts
         ]
         embedder.made.clear()
-        return [*items, New("conversation", {"messages": [dict(message) for message in messages]})]
+        return [*items, New("conversation", {"user": self._user, "messages": [dict(message) for message in messages]})]
 
     async def dump(self) -> list[Mapping[str, JsonValue]]:
         """See `Method.dump`."""
@@ -127,7 +128,8 @@ class Mem0Method(NotesMethod):
         async with self._opening:
             if self._opened is None:
                 facts, vectors = await self.notebook.items("fact"), await self.notebook.vectors("fact")
-                known = [item.data["messages"] for item in await self.notebook.items("conversation")][-_LAST_RUNS:]
+                told = [item.data for item in await self.notebook.items("conversation")]
+                known = [data["messages"] for data in told if data["user"] == self._user][-_LAST_RUNS:]
                 self._opened = await self._do(self._fill, [f.data for f in facts], vectors.tolist(), known)
             return self._opened
 
@@ -166,11 +168,16 @@ def import_mem0() -> ModuleType:
     """The package, without telemetry and without a folder in the user's home.
 
     Raises:
-        ConfigError: it is not installed (code `missing_extra`).
+        ConfigError: it is not installed (code `missing_extra`), or was imported before with telemetry on.
     """
     os.environ["MEM0_TELEMETRY"] = "False"  # read when it is imported; there is no other way
     os.environ.setdefault("MEM0_DIR", str(home() / "mem0"))
+    logging.getLogger("mem0").setLevel(logging.ERROR)  # it warns of every extra that is left out
     package: ModuleType = need("mem0", "mem0")
+    if need("mem0.memory.telemetry", "mem0").MEM0_TELEMETRY:
+        raise ConfigError(
+            "mem0 was imported with its telemetry on", remedy="set MEM0_TELEMETRY=False in the environment"
+        )
     return package
 
 
