@@ -108,7 +108,8 @@ _PAIRS = f"""
 """
 _CHANGE = (
     "c.number, c.at, c.actor, c.namespace, c.action, "
-    "array(SELECT i.memory_id FROM images i WHERE i.number = c.number ORDER BY i.memory_id), c.undone"
+    "array(SELECT i.memory_id FROM images i WHERE i.number = c.number ORDER BY i.memory_id), "
+    "CASE WHEN c.undone > 0 THEN c.undone END"  # negative: the undo is itself undone
 )
 
 

@@ -196,9 +196,8 @@ class PostgresCore(PostgresWriter):
     async def undo(self, write: PostgresWrite, number: int | None) -> Change:
         """Take back a change; the taking back is a change itself, which can be taken back in its turn."""
         await self.alone(write, everywhere=True)
-        where = (
-            "c.number = %s" if number is not None else "%s::bigint IS NULL AND c.action <> 'undo' AND c.undone IS NULL"
-        )
+        last = "%s::bigint IS NULL AND c.action <> 'undo' AND coalesce(c.undone, 0) <= 0"
+        where = "c.number = %s" if number is not None else last
         given = (write.namespace, EVERYWHERE, number)
         target = await read_change(write.connection, f"c.namespace IN (%s, %s) AND {where}", given)
         if target is None or target.undone is not None:
@@ -211,7 +210,10 @@ class PostgresCore(PostgresWriter):
             self._revert(write, target.number, memory_id, image)
         query = "UPDATE changes SET undone = %s WHERE number = %s"
         await write.connection.execute(query, (await write.enter(), target.number))
-        await write.connection.execute("UPDATE changes SET undone = NULL WHERE undone = %s", (target.number,))
+        flipped: tuple[int] | None = (target.number,)
+        while flipped:  # what an undo took back is in effect when the undo is not, and so on down to the first change
+            query = "UPDATE changes SET undone = -undone WHERE abs(undone) = %s RETURNING number"
+            flipped = await (await write.connection.execute(query, flipped)).fetchone()
         undone = await read_change(write.connection, "c.number = %s", (target.number,))
         assert undone is not None
         return undone
