@@ -8,6 +8,7 @@ cost of a look-up hardly depends on how many vectors there are.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 
@@ -25,6 +26,15 @@ def radius(similarity: float) -> float:
     return math.sqrt(max(0.0, 2.0 * (1.0 - similarity)))
 
 
+@functools.cache
+def _directions(dim: int) -> Vectors:
+    """Random unit vectors, (directions, d), the same for all grids; to make them costs as much as many look-ups."""
+    drawn = np.random.default_rng(0).standard_normal((_DIRECTIONS, dim))
+    directions = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    directions.flags.writeable = False
+    return directions
+
+
 class Grid:
     """Names in cells.
 
@@ -34,8 +44,7 @@ class Grid:
     """
 
     def __init__(self, dim: int, reach: float) -> None:
-        directions = np.random.default_rng(0).standard_normal((_DIRECTIONS, dim))
-        self._directions = (directions / np.linalg.norm(directions, axis=1, keepdims=True)).astype(np.float32)
+        self._directions = _directions(dim)
         self._reach = reach + _ROUNDING
         self._width = 2.0 / math.sqrt(dim)  # about two deviations of a projection
         self.useful = 2 * self._reach <= self._width and dim > _DIRECTIONS
