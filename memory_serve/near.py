@@ -30,7 +30,7 @@ def radius(similarity: float) -> float:
 def _directions(dim: int) -> Vectors:
     """Random unit vectors, (directions, d), the same for all grids; to make them costs as much as many look-ups."""
     drawn = np.random.default_rng(0).standard_normal((_DIRECTIONS, dim))
-    directions = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    directions: Vectors = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
     directions.flags.writeable = False
     return directions
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import httpx
 import pytest
 
 from memory_serve.client import MemoryClient
@@ -30,7 +30,7 @@ def served(url: str, schema: str) -> Iterator[str]:
         assert process.stderr is not None
         said = process.stderr.readline()
         try:
-            assert said.startswith("serving ") and " at http://127.0.0.1:" in said, said + process.stderr.read()
+            assert re.match("serving .* at http://127.0.0.1:", said), said + process.stderr.read()
             yield said.rpartition(" at ")[2].strip()
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 0
@@ -50,8 +50,6 @@ async def test_two_services_over_one_database_are_one_memory() -> None:
     with ExitStack() as stack:
         urls = [stack.enter_context(served(config.url, config.postgres.schema_name)) for _ in range(2)]
         one, two = (MemoryClient(url) for url in urls)
-        for url in urls:
-            assert httpx.get(f"{url}/health", timeout=20).json()["status"] == "ok"
         # Everything is sent to both services: each question must be stored once.
         sent = [client.add([draft(n)]) for n in range(12) for client in (one, two)]
         added = [a for (a,) in await asyncio.gather(*sent)]
@@ -70,5 +68,5 @@ async def test_two_services_over_one_database_are_one_memory() -> None:
         assert (await two.stats()).memories == 11
         assert (await two.undo()).action == "delete"
         assert (await one.stats()).memories == 12
-        await one.aclose()
-        await two.aclose()
+        for client in (one, two):
+            await client.aclose()
