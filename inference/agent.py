@@ -168,8 +168,8 @@ class Agent:
 
     async def _remember(self, memory: MemoryStore, run: Run, judgement: Judgement) -> Added:
         """Credit the memories that were shown, if there is a verdict, and store the run."""
-        if judgement.correct is not None and run.recalled.ids:
-            await memory.credit(run.recalled.ids, judgement.correct, key=run.id)
+        if judgement.correct is not None and run.recalled_ids:
+            await memory.credit(run.recalled_ids, judgement.correct, key=run.id)
         drafted = await prepare(run, judgement, self.config.memory.summary, self.models["manager"])
         (added,) = await memory.add([drafted])
         return added
@@ -206,6 +206,7 @@ def _record(
         version=__version__,
         question=question,
         recalled=transcript.recalled,
+        recalled_again=transcript.recalled_again,
         plans=tuple(transcript.plans),
         reflections=tuple(transcript.reflections),
         steps=tuple(transcript.steps),
