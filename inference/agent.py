@@ -256,6 +256,7 @@ def _record(
         version=__version__,
         question=question,
         recalled=transcript.recalled,
+        recalled_again=transcript.recalled_again,
         plans=tuple(transcript.plans),
         reflections=tuple(transcript.reflections),
         steps=tuple(transcript.steps),

@@ -79,5 +79,5 @@ class Driver:
         if isinstance(effect, Recall):
             if self.memory is None:
                 raise MemoryStoreError("this run has no memory", remedy="set memory.enabled = true", code="no_memory")
-            return await self.memory.recall(effect.question, self._memory_k)
+            return await self.memory.recall(effect.question, self._memory_k, effect.page * self._memory_k)
         raise TypeError(f"no answer to {effect!r}")

@@ -38,9 +38,10 @@ class CallTools:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Look up memories of a question."""
+    """Look up memories of a question: the best ones (page 0), or the next best as many times further down."""
 
     question: Question
+    page: int = 0
 
 
 @dataclass(frozen=True, slots=True)

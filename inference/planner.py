@@ -63,15 +63,16 @@ def reflect_turn(transcript: Transcript, answer: str | None, agent: AgentConfig)
 
 
 def replan_turn(transcript: Transcript, agent: AgentConfig) -> Episode[Plan]:
-    """Let the Planner write the supplementary plan.
+    """Let the Planner write the supplementary plan, with the memories that were recalled for it.
 
     Raises:
         ModelError: the Planner did not answer.
         ParseError: it wrote no plan.
     """
     template = prompt("planner/replan")
-    reply = yield from transcript.turn("planner", "replan", (user(template.render()),), agent.planner)
-    return _plan(reply.text, (), 1, template.hash)
+    text = template.render(memories=memories_block(transcript.recalled_again))
+    reply = yield from transcript.turn("planner", "replan", (user(text),), agent.planner)
+    return _plan(reply.text, transcript.recalled_again.ids, 1, template.hash)
 
 
 def read_verdict(text: str) -> Reflection:

@@ -217,8 +217,8 @@ def without_answer(text: str, trajectory: Trajectory) -> str:
 
 def _without_told(plan: str, trajectory: Trajectory) -> str:
     """A plan without what the Planner only copied: lines of its prompts and of recalled memories."""
-    recalled = trajectory.recalled
-    copied = [s.memory.workflow for s in (*recalled.successes, *recalled.failures, *recalled.unjudged)]
+    recalled = trajectory.recalled, trajectory.recalled_again
+    copied = [s.memory.workflow for r in recalled for s in (*r.successes, *r.failures, *r.unjudged)]
     copied += [message.text for step in trajectory.steps if step.role == "planner" for message in step.told]
     lines = {tuple(_BULLET.sub("", line).split()) for text in copied for line in text.splitlines()}
     lines.discard(tuple(trajectory.question.text.split()))

@@ -331,6 +331,7 @@ class Trajectory(Record):
     id: str
     question: Question
     recalled: Recalled = Recalled()
+    recalled_again: Recalled = Recalled()  # the next best memories, for the replan
     plans: tuple[Plan, ...] = ()
     reflections: tuple[Reflection, ...] = ()
     steps: tuple[Step, ...] = ()

@@ -103,6 +103,36 @@ async def test_a_judged_run_is_remembered_credited_and_saved(build: Build, tmp_p
     assert stored.trajectory_id == first.id
 
 
+async def test_a_replan_recalls_what_comes_next_and_both_are_credited(build: Build) -> None:
+    towns = ("Austria", "Italy", "Hungary", "Serbia")
+    planner = plans(*["no"] * 4, "Yes: no evidence.")
+    planner.enqueue("1. Look again.")
+    executor = ScriptedChat([call("Vienna"), "<answer>Danube</answer>"] * 4)
+    executor.enqueue(call("Vienna"), "<answer>Rhine</answer>", call("Danube"), "<answer>Danube</answer>")
+    agent = build(planner, executor)
+    for n, town in enumerate(towns):
+        await agent.ask(Question(id=f"q{n}", text=f"Which river flows through the capital of {town}?"), REFERENCE)
+    asked = Question(id="asked", text="Which river flows through the capital of Slovakia?")
+    best = (await store_of(agent).recall(asked, k=4)).ids
+    before = {memory.id: (memory.uses, memory.successes) for memory in await store_of(agent).list()}
+    run = await agent.ask(asked, REFERENCE)
+    assert run.answer == "Danube"
+    assert (run.recalled.ids, run.recalled_again.ids) == (best[:2], best[2:])
+    assert [plan.memory_ids for plan in run.plans] == [best[:2], best[2:]]
+    after = {memory.id: (memory.uses, memory.successes) for memory in await store_of(agent).list()}
+    assert [after[i] for i in best] == [(before[i][0] + 1, before[i][1] + 1) for i in best]
+    assert agent.runs.load(run.id) == run
+
+
+async def test_runs_from_before_replans_recalled_can_be_read(build: Build, tmp_path: Path) -> None:
+    run = await build(plans("no"), ScriptedChat([call("Vienna"), "<answer>Danube</answer>"])).ask(QUESTION)
+    path = tmp_path / "runs" / f"{run.id}.json"
+    fields = json.loads(path.read_text())
+    del fields["recalled_again"]
+    path.write_text(json.dumps(fields))
+    assert RunStore(tmp_path / "runs").load(run.id) == run
+
+
 async def test_a_wrong_answer_credits_a_use_without_success(build: Build) -> None:
     executor = ScriptedChat([call("Vienna"), "<answer>Danube</answer>", call("Danube"), "<answer>Rhine</answer>"])
     agent = build(plans("no", "no"), executor)
