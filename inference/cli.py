@@ -141,18 +141,26 @@ def show(argv: Sequence[str]) -> int:
     made = parser(
         "show",
         "Print one run readably: memories, plan, every search with its titles, reflection, answer, sources.\n"
-        "Without RUN, list the last runs.",
-        ["mia show last", "mia show 20261130-184512-3f9a1c --json"],
+        "Without RUN, list the last runs. Of the folder of an evaluation, print the summary or one question's run.",
+        ["mia show last", "mia show 20261130-184512-3f9a1c --json", "mia show runs/one", "mia show runs/one 5a807ca5"],
     )
-    made.add_argument("run", nargs="?", help="id of a run, path of its file, or `last`")
+    made.add_argument("run", nargs="?", help="id of a run, path of its file, `last`, or the folder of an evaluation")
+    made.add_argument("question", nargs="?", help="id of a question of that evaluation")
     made.add_argument("--json", action="store_true", help="print JSON")
     made.add_argument("--limit", type=int, default=10, help="how many runs to list (default 10)")
     made.add_argument("--runs", type=Path, help="folder of the runs (default: `runs` in $MIA_HOME)")
     args = made.parse_args(argv)
-    store = RunStore(args.runs or home() / "runs")
-    if args.run is None:
-        return _list(store, args.limit, args.json)
-    run = store.load(args.run)
+    if args.run is not None and Path(args.run).is_dir():
+        from inference.evaluation.cli import load_run, show_summary
+
+        if args.question is None:
+            return show_summary(Path(args.run), args.json)
+        run = load_run(Path(args.run), args.question)
+    else:
+        store = RunStore(args.runs or home() / "runs")
+        if args.run is None:
+            return _list(store, args.limit, args.json)
+        run = store.load(args.run)
     if args.json:
         print(run.model_dump_json(indent=1))
     else:

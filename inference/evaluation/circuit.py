@@ -20,6 +20,11 @@ class Circuit:
         self._limit = limit
         self._streaks: Counter[Boundary] = Counter()
 
+    @property
+    def tense(self) -> bool:
+        """Whether the last question that was done had a failure."""
+        return bool(self._streaks)
+
     def note(self, failures: Iterable[Failure]) -> None:
         """Count what failed for a question that is done; nothing, if all went well.
 

@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from inference.cli import read_profile
 from inference.evaluation.answering import Answerer
 from inference.evaluation.config import EvalConfig
 from inference.evaluation.finish import finish
-from inference.evaluation.folder import RunFolder, open_folder
+from inference.evaluation.folder import RunFolder, open_folder, read_rows, read_runs, read_summary
 from inference.evaluation.progress import Tally
-from inference.evaluation.report import Table as Shown
-from inference.evaluation.report import metrics_table, notices
+from inference.evaluation.report import metrics_table, notices, print_table, write_report
 from inference.evaluation.runner import Runner, open_here
 from inference.evaluation.stream import stream
+from inference.runs import Run
 from mia.cli import parse, parser, report
 from mia.errors import DataError, MiaError
 from mia.paths import home
@@ -67,6 +66,7 @@ def evaluate(argv: Sequence[str]) -> int:
         ended, code = asyncio.run(_run(Runner(config, items, folder, opener(config), tally.watch), folder))
     try:
         summary = finish(path, expected, None if ended is None else ended.failure(), config.eval.keep_traces)
+        write_report(path)
     except DataError as error:
         raise (ended or error) from error
     if args.json:
@@ -108,24 +108,39 @@ def opener(config: EvalConfig) -> Callable[[EvalConfig], Answerer]:
     return open_here
 
 
+def show_summary(path: Path, as_json: bool) -> int:
+    """`mia show FOLDER`: the summary of an evaluation; its report is made anew."""
+    summary = read_summary(path)
+    if as_json:
+        print(json.dumps(summary, ensure_ascii=False, indent=1))
+        return 0
+    write_report(path)
+    print_summary(summary, path)
+    return 0
+
+
+def load_run(path: Path, question: str) -> Run:
+    """The run of a question in the folder of an evaluation, with its verdict; of repeats, the first.
+
+    Raises:
+        DataError: there is none, or trajectories were not kept.
+    """
+    rows = [row for row in read_rows(path) if row.id == question]
+    if not rows:
+        raise DataError(f"{path} has no question {question!r}", remedy="rows.jsonl lists them")
+    found = [run for run in read_runs(path) if run.id == rows[0].run]
+    if not found:
+        raise DataError(f"{path} has no trajectory of {question!r}", remedy="set eval.keep_traces = true")
+    return found[-1].model_copy(update={"judgement": rows[0].judgement, "feedback": rows[0].feedback})
+
+
 def print_summary(summary: dict[str, Any], path: Path) -> None:
     """Print the metrics of a run with what must be known before them."""
     console = Console(highlight=False)
     dataset = json.loads((path / "dataset.json").read_bytes())
     for notice in notices(summary, dataset):
         console.print(notice, markup=False, style="yellow")
-    print_table(metrics_table(summary), f"{summary['dataset']}, {summary['method']}", console)
+    print_table(metrics_table(summary), f"{summary['dataset']}, {summary['method']}, in %", console)
     console.print(
         f"\nrun {path}   (report.md, report.html, summary.json; mia show {path})", markup=False, soft_wrap=True
     )
-
-
-def print_table(shown: Shown, title: str, console: Console) -> None:
-    """Print a table of a report."""
-    _, columns, lines = shown
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
-    for line in lines:
-        table.add_row(*line)
-    console.print(table)

@@ -1,4 +1,4 @@
-"""What is written when a run ends, early or not: predictions, summary, report.
+"""What is written when a run ends, early or not: predictions and summary; the report is made from them.
 
 `predictions.jsonl` holds only what is the same for the same run: no times, no token counts, no random ids.
 """
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from inference.evaluation.folder import JOURNALS, read_config, read_dataset, read_learned, read_rows, write_file
-from inference.evaluation.report import write_report
 from inference.evaluation.row import Row
 from inference.evaluation.summary import summarise
 from mia.types import Failure
@@ -37,7 +36,6 @@ def finish(path: Path, expected: int, ended: Failure | None = None, keep_traces:
         write_file(path / "rows.jsonl", "".join(f"{row.model_dump_json()}\n" for row in rows))
         if not keep_traces and not any(row.judge_failed or row.failure for row in rows):
             (path / f"{JOURNALS[0]}.jsonl").unlink(missing_ok=True)
-    write_report(path, settings, dataset, summary, rows)
     return summary
 
 

@@ -156,6 +156,18 @@ def read_dataset(path: Path) -> dict[str, Any]:
     return found
 
 
+def read_summary(path: Path) -> dict[str, Any]:
+    """The summary of a run.
+
+    Raises:
+        DataError: the run has not come to an end yet.
+    """
+    if not (path / "summary.json").is_file():
+        raise DataError(f"{path} has no summary yet", remedy="let the run end, or go on with `mia eval … --resume`")
+    found: dict[str, Any] = _json(path / "summary.json")
+    return found
+
+
 def read_rows(path: Path) -> list[Row]:
     """The rows of a run in the order of its questions, the last of each.
 
@@ -164,6 +176,11 @@ def read_rows(path: Path) -> list[Row]:
     """
     rows = {row.run: row for row in _read(path / "rows.jsonl", Row)}
     return sorted(rows.values(), key=lambda row: row.place)
+
+
+def read_runs(path: Path) -> Iterable[Run]:
+    """The trajectories of a run as they were written; of a question that was asked again, the last one counts."""
+    return _read(path / "trajectories.jsonl", Run)
 
 
 def read_learned(path: Path) -> list[Learned]:

@@ -52,15 +52,18 @@ class Journal:
         self._writer: asyncio.Task[None] | None = None
         try:
             self._file: IO[bytes] = path.open("ab", buffering=0)
+        except OSError as error:
+            raise _unwritten(path, error) from error
+        try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._size = sum(len(line) for _, line in lines(path))
             self._file.truncate(self._size)
-        except BlockingIOError as error:
-            raise DataError(
-                f"another process is writing {path}", remedy="wait for it, or give another --out", code="in_use"
-            ) from error
         except OSError as error:
-            raise _unwritten(path, error) from error
+            self._file.close()
+            if not isinstance(error, BlockingIOError):
+                raise _unwritten(path, error) from error
+            remedy = "wait for it, or give another --out"
+            raise DataError(f"another process is writing {path}", remedy=remedy, code="in_use") from error
 
     async def append(self, line: str) -> int:
         """Append one line; returns its offset when it is on disk. It is written even if the caller is cancelled.

@@ -58,8 +58,7 @@ def _accuracy(curves: Mapping[str, Any]) -> bytes:
     figure, axes = _figure()
     for name, words in (("accuracy", "of the stretch"), ("running", "of all so far")):
         shown = [(x, y) for x, y in zip(curves["upto"], curves[name], strict=True) if y is not None]
-        if shown:
-            axes.plot(*zip(*shown, strict=True), marker="o", label=words)
+        axes.plot([x for x, _ in shown], [y for _, y in shown], marker="o", label=words)
     axes.set(xlabel="questions", ylabel="accuracy", ylim=(-0.03, 1.03))
     axes.legend()
     return _png(figure)

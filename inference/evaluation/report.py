@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inference.evaluation.folder import write_file
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from inference.evaluation.folder import read_config, read_dataset, read_rows, read_summary, write_file
 from inference.evaluation.plots import NO_PLOTS, curve_plots, png_url
 from inference.evaluation.row import Row
 from inference.evaluation.summary import GROUPS
@@ -22,16 +26,19 @@ td:first-child,th:first-child{text-align:left}td.text{text-align:left}img{max-wi
 .warn{background:#fff3cd;padding:.5rem 1rem}footer{color:#666;margin-top:2rem}"""
 
 
-def write_report(
-    path: Path, settings: Mapping[str, Any], dataset: Mapping[str, Any], summary: Mapping[str, Any], rows: Sequence[Row]
-) -> None:
-    """Write report.md and report.html. Raises DataError when they cannot be written."""
+def write_report(path: Path) -> None:
+    """Write report.md and report.html of a run that has a summary.
+
+    Raises:
+        DataError: they cannot be written, or the folder holds no run.
+    """
+    settings, dataset, summary, rows = read_config(path), read_dataset(path), read_summary(path), read_rows(path)
     title = f"{summary['dataset']}, {summary['method']}"
     warnings, tables = notices(summary, dataset), all_tables(settings, dataset, summary, rows)
     plots = curve_plots(summary)
     if plots is None:
         warnings = [*warnings, NO_PLOTS]
-    write_file(path / "report.md", _markdown(title, warnings, tables))
+    write_file(path / "report.md", markdown(title, warnings, tables))
     write_file(path / "report.html", _page(title, warnings, tables, plots or {}))
 
 
@@ -80,7 +87,7 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
         (label(name), percent(got["mean"]), interval(got), str(got["n"]), percent(summary["over_all"][name]))
         for name, got in metrics_of(summary).items()
     ]
-    return "Metrics", ("metric", "mean", "95% interval", "questions", "over all"), lines
+    return "Metrics, in %", ("metric", "mean", "95% interval", "questions", "over all"), lines
 
 
 def metrics_of(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +125,7 @@ def _group_table(name: str, groups: Mapping[str, Any]) -> Table:
         )
         for value, numbers in groups.items()
     ]
-    return f"By {name}", (name, *map(label, names), "done", "unjudged", "failed"), lines
+    return f"By {name}, in %", (name, *map(label, names), "done", "unjudged", "failed"), lines
 
 
 def _counts_table(summary: Mapping[str, Any]) -> Table:
@@ -171,6 +178,17 @@ def _setting_table(settings: Mapping[str, Any], dataset: Mapping[str, Any]) -> T
     return "Setting (all of it: config.json)", ("what", "value"), lines
 
 
+def print_table(shown: Table, title: str, console: Console) -> None:
+    """Print a table of a report."""
+    _, columns, lines = shown
+    table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for line in lines:
+        table.add_row(*line)
+    console.print(table)
+
+
 def _short(text: str, most: int = 120) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
@@ -180,7 +198,8 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {n}" for name, n in counts.items())
 
 
-def _markdown(title: str, warnings: Sequence[str], tables: Sequence[Table]) -> str:
+def markdown(title: str, warnings: Sequence[str], tables: Sequence[Table]) -> str:
+    """Tables as a Markdown page; empty ones are left out."""
     parts = [f"# {title}", *(f"> {warning}" for warning in warnings)]
     for heading, columns, lines in tables:
         if lines:

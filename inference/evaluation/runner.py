@@ -8,8 +8,8 @@ questions, and a run that is resumed gives what an uninterrupted one gives: lear
     answer -> trajectory on disk -> judge -> row on disk        for each question of the batch
     learn -> entry on disk                                      for each run of the batch that did not fail, in order
 
-A question whose run failed, or whose memory could not be asked, is asked again on resume, unless memory has learned
-since: the new answer would know too much. A row whose judge did not answer is judged again, and then learned again.
+A question whose run failed, or had to do without memory or a model that did not answer, is asked again on resume,
+unless memory has learned since: the new answer would know too much. A row whose judge did not answer is judged again.
 """
 
 from __future__ import annotations
@@ -99,24 +99,46 @@ class Runner:
 
     async def _batch(self, answerer: Answerer, memory: Agent | None, batch: Sequence[Item], again: bool) -> None:
         runs: dict[str, Run] = {}
-        judged_late: set[str] = set()
 
         async def work(item: Item) -> None:
             kept = self._folder.rows.get(item.run)
-            if kept is not None and not kept.judge_failed and not (again and _broken(kept)):
+            redo = again and kept is not None and _broken(kept)
+            if kept is not None and not kept.judge_failed and not redo:
                 self._watch(kept)
                 return
-            if kept is not None and kept.judge_failed:
-                judged_late.add(item.run)
-            run = await self._one(answerer, item, redo=again and kept is not None and _broken(kept))
+            run = await self._one(answerer, item, redo)
             if memory is not None:
                 runs[item.run] = run
 
         await self._each(batch, work)
-        if memory is not None:
-            for item in batch:
-                if item.run not in self._folder.learned or item.run in judged_late:
-                    await self._learn(memory, item, runs.get(item.run))
+        if memory is None:
+            return
+        if again:
+            await self._ready(answerer, batch, runs)
+        for item in batch:
+            if item.run not in self._folder.learned:
+                await self._learn(memory, item, runs.get(item.run))
+
+    async def _ready(self, answerer: Answerer, batch: Sequence[Item], runs: dict[str, Run]) -> None:
+        """Make sure that memory may learn from a batch: once it has, nothing of the batch can be asked again.
+
+        Raises:
+            MiaError: the judge does not answer, or something died while the batch was worked on.
+        """
+        for item in batch:
+            if self._folder.rows[item.run].judge_failed:
+                runs[item.run] = await self._one(answerer, item, redo=False)
+                unjudged = self._folder.rows[item.run].unjudged
+                if unjudged is not None and unjudged.retryable:
+                    raise ended(unjudged, "memory cannot learn without a verdict")
+        sound = [item for item in batch if not _broken(self._folder.rows[item.run])]
+        if sound and self._circuit.tense:
+            # The last ones failed. Either these questions are to blame, or all that come next will fail too; a question
+            # that was answered before tells. Its second answer is thrown away.
+            failures = _failures(await answerer.answer(sound[0]))
+            self._circuit.note([])
+            if failures:
+                raise ended(failures[0], "a question that was answered before fails now")
 
     async def _each(self, items: Sequence[Item], work: Callable[[Item], Awaitable[None]]) -> None:
         """Work on items, `concurrency` at once and in order; the first error ends all."""
@@ -144,17 +166,8 @@ class Runner:
         row = make_row(item, run, answered, self._config)
         await self._folder.add_row(row)
         self._watch(row)
-        self._circuit.note(self._failures(row, run))
+        self._circuit.note(_failures(answered))
         return run
-
-    def _failures(self, row: Row, run: Run) -> list[Failure]:
-        """What of a run counts for the circuit. A judge does only where memory has to learn from it."""
-        if run.failure is not None:
-            return [run.failure]
-        failures = [failure for failure in run.degraded if failure.boundary == "memory"]
-        if row.unjudged is not None and row.judge_failed and self._config.eval.memory == "online":
-            failures.append(row.unjudged)
-        return failures
 
     async def _learn(self, agent: Agent, item: Item, run: Run | None) -> None:
         """Let memory learn from a run that did not fail.
@@ -176,8 +189,15 @@ class Runner:
 
 
 def _broken(row: Row) -> bool:
-    """Whether a row is worth another try."""
-    return row.failure is not None or "memory" in row.degraded
+    """Whether a row is worth another try: it failed, or memory or a model that it could do without did not answer."""
+    return row.failure is not None or bool({"memory", "model"} & set(row.degraded))
+
+
+def _failures(answered: Run) -> list[Failure]:
+    """What of a run counts for the circuit."""
+    if answered.failure is not None:
+        return [answered.failure]
+    return [failure for failure in answered.degraded if failure.boundary in ("memory", "model")]
 
 
 def open_here(config: EvalConfig) -> Here:
