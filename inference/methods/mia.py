@@ -18,7 +18,7 @@ from memory_serve.workflow import Summary, prepare
 from mia.chat import ChatModel
 from mia.types import Judgement, Question, Recalled
 
-_VOLATILE = {"id", "created", "merged_from"}
+_VOLATILE = {"id", "created", "merged_from", "trajectory_id"}
 
 
 class MiaMethod:
