@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -21,6 +21,7 @@ from inference.judge import judge
 from inference.methods.mia import MiaMethod
 from inference.methods.open import open_method
 from inference.methods.protocol import Method
+from inference.panel import judge_by_panel
 from inference.runs import Run, RunStore, new_id
 from inference.search import Search, open_tools
 from inference.tools import ToolBox
@@ -29,9 +30,10 @@ from local_search.encoder import MiniLM
 from memory_serve.caption import caption
 from mia import __version__
 from mia.chat import ChatModel, open_chat
-from mia.errors import ConfigError, DataError, MiaError
+from mia.errors import DataError, MiaError
 from mia.examples import Reference
 from mia.paths import home
+from mia.pictures import check_pictures
 from mia.types import Failure, Judgement, Question, Role
 
 INTERRUPTED = Failure(boundary="tool", code="interrupted", message="the run was interrupted", retryable=True)
@@ -116,15 +118,19 @@ class Agent:
         watch = watch or _ignore
         transcript = Transcript()
         run_id, started = run_id or new_id(), time.monotonic()
-        question = await self._captioned(question, transcript, watch)
-        tools = self._driver.toolbox.specs
         recall = self.method is not None
-        episode = mia_episode(transcript, question, tools, self._agent, self._context, time.monotonic, recall=recall)
 
         def record(outcome: Execution | Failure) -> Run:
             return _record(run_id, question, transcript, outcome, time.monotonic() - started)
 
         try:
+            if question.images:
+                await asyncio.to_thread(check_pictures, question)
+            question = await self._captioned(question, transcript, watch)
+            tools = self._driver.toolbox.offered(question)
+            episode = mia_episode(
+                transcript, question, tools, self._agent, self._context, time.monotonic, recall=recall
+            )
             return record(await self._driver.run(episode, watch))
         except MiaError as error:
             return record(error.failure())
@@ -133,15 +139,23 @@ class Agent:
                 broken_off(record(INTERRUPTED))
             raise
 
-    async def judge(self, run: Run, reference: Reference | None, watch: Watch | None = None) -> Run:
+    async def judge(
+        self, run: Run, reference: Reference | None, watch: Watch | None = None, choices: Sequence[str] = ()
+    ) -> Run:
         """Judge a run that did not fail, by the reference if there is one, and for memory as the method wants it.
 
         A judge that fails or cannot be read leaves the run unjudged, and the run says so.
+
+        Args:
+            run: the run.
+            reference: gold answers, if there are any.
+            watch: called with each event as it happens.
+            choices: texts of the options of a multiple choice question.
         """
         watch = watch or _ignore
         degraded = list(run.degraded)
         found: dict[str, Judgement | None] = {"judgement": None, "feedback": None}
-        verdicts = {"judgement": self._judge(run, reference), "feedback": self._feedback(run)}
+        verdicts = {"judgement": self._judge(run, reference, choices), "feedback": self._feedback(run)}
         for name, verdict in verdicts.items():
             try:
                 found[name] = await verdict
@@ -178,8 +192,8 @@ class Agent:
         return run
 
     async def _captioned(self, question: Question, transcript: Transcript, watch: Watch) -> Question:
-        """The question with a description of its picture, if memory is to have one and it came without."""
-        wanted = self.method is not None and self.config.memory.caption
+        """The question with a description of its picture, if memory or Planner want one and it came without."""
+        wanted = self.config.memory.caption and (self.method is not None or self._agent.plan)
         if not wanted or not question.images or question.caption.strip():
             return question
         try:
@@ -189,9 +203,10 @@ class Agent:
             watch(Degraded(failure=error.failure()))
             return question
 
-    async def _judge(self, run: Run, reference: Reference | None) -> Judgement | None:
+    async def _judge(self, run: Run, reference: Reference | None, choices: Sequence[str]) -> Judgement | None:
         if reference is not None:
-            return await judge(self.config.judge, run.question, run.answer, reference, self.models["judge"])
+            model = self.models["judge"]
+            return await judge(self.config.judge, run.question, run.answer, reference, model, choices)
         if run.answer is None:
             return Judgement(correct=False, method="none")
         return None
@@ -200,14 +215,12 @@ class Agent:
         """What memory learns the outcome from, where that is not the reference; it never sees one."""
         if self.method is None or self.config.method.judged_by != "panel":
             return None
-        if run.answer is None:
-            return Judgement(correct=False, method="none")
-        raise ConfigError("the panel is not there yet")
+        return await judge_by_panel(self.config.panel, run, self.models["judge"])
 
     async def aclose(self) -> None:
         """Close models, search and memory."""
         distinct = {id(model): model for model in self.models.values()}
-        await asyncio.gather(self.search.backend.aclose(), *(model.aclose() for model in distinct.values()))
+        await asyncio.gather(self.search.aclose(), *(model.aclose() for model in distinct.values()))
         if self.method is not None:
             await self.method.aclose()
 
@@ -243,6 +256,7 @@ def _record(
         version=__version__,
         question=question,
         recalled=transcript.recalled,
+        recalled_again=transcript.recalled_again,
         plans=tuple(transcript.plans),
         reflections=tuple(transcript.reflections),
         steps=tuple(transcript.steps),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import re
 import signal
 import sys
 import uuid
@@ -20,9 +18,10 @@ from rich.text import Text as RichText
 
 from inference.config import RunConfig
 from inference.display import Display, shorten
+from inference.pictures import read_image
 from inference.runs import Run, RunStore
 from mia.cli import parse, parser
-from mia.config import load
+from mia.config import C, load
 from mia.errors import ConfigError, DataError
 from mia.examples import Reference
 from mia.paths import home
@@ -30,14 +29,6 @@ from mia.types import Question
 
 SHOWN = 60
 """Characters of a question or an answer in a list of runs."""
-MAX_IMAGE_BYTES = 10 * 1024 * 1024
-IMAGE_TYPES = {
-    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
-    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
-    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
-    "image/gif": re.compile(rb"GIF8[79]a"),
-}
-"""Picture formats and how their files begin; a name can say anything."""
 
 
 def read_config(name: str | None, flags: Mapping[str, object]) -> RunConfig:
@@ -54,14 +45,23 @@ def read_config(name: str | None, flags: Mapping[str, object]) -> RunConfig:
     if name is None:
         embedded = load(RunConfig, None, flags).models.default.url == "embedded:"
         name = "quickstart" if embedded else "laptop"
+    return read_profile(RunConfig, name, flags)
+
+
+def read_profile(kind: type[C], name: str, flags: Mapping[str, object]) -> C:
+    """The config in a TOML file, or in the profile of that name in `configs/`.
+
+    Raises:
+        ConfigError: see `mia.config.load`.
+    """
     path = Path(name)
     if path.suffix != ".toml" and not path.is_file():
         profile = resources.files("configs") / f"{name}.toml"
         with resources.as_file(profile) as found:
             if not found.is_file():
                 raise ConfigError(f"no profile {name!r}", remedy="give a TOML file, or a name from configs/")
-            return load(RunConfig, found, flags)
-    return load(RunConfig, path, flags)
+            return load(kind, found, flags)
+    return load(kind, path, flags)
 
 
 def _ask_parser() -> ArgumentParser:
@@ -96,9 +96,9 @@ def ask(argv: Sequence[str]) -> int:
         if getattr(args, short):
             flags[dotted] = getattr(args, short)
     config = read_config(args.config, flags)
-    if args.image and config.models.of("executor").in_process:
+    if args.image and config.models.of("executor").text_only:
         raise ConfigError("the Executor's model reads text only", remedy="name a model that sees: --url, --model")
-    question = Question(id=uuid.uuid4().hex, text=args.question, images=tuple(map(read_image, args.image)))
+    question = Question(id=uuid.uuid4().hex, text=args.question, images=_pictures(args.image))
     try:
         return asyncio.run(_ask(config, question, args))
     except asyncio.CancelledError:
@@ -129,22 +129,11 @@ async def _ask(config: RunConfig, question: Question, args: Namespace) -> int:
     return 1 if run.failure is not None else 0
 
 
-def read_image(path: Path) -> str:
-    """A picture as a data URL.
-
-    Raises:
-        ConfigError: it is missing, too large, or no JPEG, PNG, WebP or GIF.
-    """
+def _pictures(paths: Sequence[Path]) -> tuple[str, ...]:
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
-    kind = next((kind for kind, pattern in IMAGE_TYPES.items() if pattern.match(data)), None)
-    if kind is None:
-        raise ConfigError(f"{path} is not a JPEG, PNG, WebP or GIF", remedy="convert the picture")
-    if len(data) > MAX_IMAGE_BYTES:
-        raise ConfigError(f"{path}: {len(data)} bytes, at most {MAX_IMAGE_BYTES}", remedy="shrink the picture")
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+        return tuple(map(read_image, paths))
+    except DataError as error:  # here the file was named by a flag
+        raise ConfigError(error.message, remedy=error.remedy) from error
 
 
 def show(argv: Sequence[str]) -> int:
@@ -152,18 +141,26 @@ def show(argv: Sequence[str]) -> int:
     made = parser(
         "show",
         "Print one run readably: memories, plan, every search with its titles, reflection, answer, sources.\n"
-        "Without RUN, list the last runs.",
-        ["mia show last", "mia show 20261130-184512-3f9a1c --json"],
+        "Without RUN, list the last runs. Of the folder of an evaluation, print the summary or one question's run.",
+        ["mia show last", "mia show 20261130-184512-3f9a1c --json", "mia show runs/one", "mia show runs/one 5a807ca5"],
     )
-    made.add_argument("run", nargs="?", help="id of a run, path of its file, or `last`")
+    made.add_argument("run", nargs="?", help="id of a run, path of its file, `last`, or the folder of an evaluation")
+    made.add_argument("question", nargs="?", help="id of a question of that evaluation")
     made.add_argument("--json", action="store_true", help="print JSON")
     made.add_argument("--limit", type=int, default=10, help="how many runs to list (default 10)")
     made.add_argument("--runs", type=Path, help="folder of the runs (default: `runs` in $MIA_HOME)")
     args = made.parse_args(argv)
-    store = RunStore(args.runs or home() / "runs")
-    if args.run is None:
-        return _list(store, args.limit, args.json)
-    run = store.load(args.run)
+    if args.run is not None and Path(args.run).is_dir():
+        from inference.evaluation.cli import load_run, show_summary
+
+        if args.question is None:
+            return show_summary(Path(args.run), args.json)
+        run = load_run(Path(args.run), args.question)
+    else:
+        store = RunStore(args.runs or home() / "runs")
+        if args.run is None:
+            return _list(store, args.limit, args.json)
+        run = store.load(args.run)
     if args.json:
         print(run.model_dump_json(indent=1))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from inference.methods.config import MethodConfig, Reader
 from local_search.config import SearchConfig
@@ -48,9 +48,31 @@ class AgentConfig(Section):
 class JudgeConfig(Section):
     """How an answer is judged when there is a reference."""
 
-    method: Literal["em", "f1", "model"] = "em"
+    method: Literal["em", "f1", "accepted", "choice", "gaia", "model", "browse"] = Field(
+        "em", description="by rule (em, f1, accepted, choice, gaia) or by the judge model (model, browse)"
+    )
     f1_threshold: float = Field(0.6, ge=0, le=1, description="token F1 from which an answer counts as correct")
     tries: int = Field(3, ge=1, description="attempts to get a readable grade from the judge model")
+    sampling: Sampling = Field(Sampling(max_tokens=1024), description="sampling of the judge model")
+
+
+class PanelConfig(Section):
+    """How an answer is judged without a reference: three reviewers and a chair, all of them the judge model."""
+
+    weights: tuple[float, float, float] = Field(
+        (0.5, 0.3, 0.2), description="weights of the reviewers of logic, sourcing and validity; they add up to 1"
+    )
+    threshold: float = Field(6.0, ge=1, le=10, description="weighted score from which an answer may be correct")
+    tries: int = Field(3, ge=1, description="attempts to get a readable reply from each reviewer and the chair")
+    sampling: Sampling = Field(Sampling(max_tokens=1024), description="sampling of reviewers and chair")
+    trace_chars: int = Field(24000, ge=1000, description="characters of what the agent did that a reviewer is shown")
+
+    @field_validator("weights")
+    @classmethod
+    def _add_up(cls, weights: tuple[float, float, float]) -> tuple[float, float, float]:
+        if min(weights) < 0 or abs(sum(weights) - 1) > 1e-9:
+            raise ValueError("the weights must not be negative and must add up to 1")
+        return weights
 
 
 class RunConfig(Config):
@@ -66,4 +88,5 @@ class RunConfig(Config):
     method: MethodConfig = Field(default_factory=MethodConfig)
     agent: AgentConfig = Field(default_factory=AgentConfig)
     judge: JudgeConfig = Field(default_factory=JudgeConfig)
+    panel: PanelConfig = Field(default_factory=PanelConfig)
     runs: Path | None = Field(None, description="folder of the trajectories; empty: `runs` in $MIA_HOME")

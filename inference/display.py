@@ -52,7 +52,7 @@ class Display:
     def watch(self, event: Event) -> None:
         """Print one event."""
         if isinstance(event, RecallDone):
-            self._recalled(event.recalled)
+            self._recalled(event.recalled, event.revision)
         elif isinstance(event, PlanMade):
             self._plan(event.plan)
         elif isinstance(event, CallsMade):
@@ -77,6 +77,8 @@ class Display:
         self._line("run", f"{run.id}, {run.created:%Y-%m-%d %H:%M} UTC, {run.seconds:.1f} s", "bold")
         self._line("question", run.question.text, "bold")
         self._recalled(run.recalled)
+        if run.recalled_again.ids:
+            self._recalled(run.recalled_again, 1)
         plans = iter(run.plans)
         for step in run.steps:
             self._step(step, plans.__next__ if step.purpose in ("plan", "replan") and step.reply else None)
@@ -121,7 +123,7 @@ class Display:
         lines = [f"{' ' * MARGIN}{line}" for line in printable(text).splitlines() if line.strip()]
         self._console.print(RichText("\n".join(lines), style="dim"))
 
-    def _recalled(self, recalled: Recalled) -> None:
+    def _recalled(self, recalled: Recalled, revision: int = 0) -> None:
         for name, memories in (
             ("worked", recalled.successes),
             ("failed", recalled.failures),
@@ -130,7 +132,7 @@ class Display:
             for scored in memories:
                 self._line("recall", f"{name}: {_memory(scored.memory)} (score {scored.score:.2f})", "magenta")
         if not recalled.ids:
-            self._line("recall", "nothing similar yet", "magenta")
+            self._line("recall", "nothing else" if revision else "nothing similar yet", "magenta")
 
     def _remembered(self, action: str, memory_id: str) -> None:
         what = {

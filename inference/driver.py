@@ -75,9 +75,9 @@ class Driver:
         if isinstance(effect, Generate):
             return await self.models[effect.role].generate(effect.messages, effect.sampling, effect.tools)
         if isinstance(effect, CallTools):
-            return await self.toolbox.run(effect.calls)
+            return await self.toolbox.run(effect.calls, effect.question)
         if isinstance(effect, Recall):
             if self.memory is None:
                 raise MemoryStoreError("this run has no memory", remedy="set memory.enabled = true", code="no_memory")
-            return await self.memory.recall(effect.question, self._memory_k)
+            return await self.memory.recall(effect.question, self._memory_k, effect.page * self._memory_k)
         raise TypeError(f"no answer to {effect!r}")

@@ -30,16 +30,18 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class CallTools:
-    """Run tool calls, all at once."""
+    """Run tool calls made for a question, all at once."""
 
     calls: tuple[ToolCall, ...]
+    question: Question
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Look up memories of a question."""
+    """Look up memories of a question: the best ones (page 0), or the next best as many times further down."""
 
     question: Question
+    page: int = 0
 
 
 @dataclass(frozen=True, slots=True)

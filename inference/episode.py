@@ -1,5 +1,7 @@
 """The whole of MIA for one question: recall, plan, execute, reflect, at most one replan, execute again.
 
+A replan recalls the memories that come next in rank: the first ones were shown already.
+
 What may fail without ending the run (memory, an unreadable plan or verdict, the reflection itself) is recorded as
 degraded; a failure of the Planner's plan call, of the Executor or of all searches ends it.
 """
@@ -7,6 +9,7 @@ degraded; a failure of the Planner's plan call, of the Executor or of all search
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from inference.config import AgentConfig
 from inference.effects import Announce, Episode, Recall
@@ -16,7 +19,7 @@ from inference.planner import memories_block, plan_turn, reflect_turn, replan_tu
 from inference.transcript import Transcript
 from mia.errors import MiaError, ParseError
 from mia.prompts import Trusted, prompt
-from mia.types import Message, Plan, Question, ToolSpec
+from mia.types import Message, Plan, Question, Recalled, ToolSpec
 
 
 def mia_episode(
@@ -43,25 +46,31 @@ def mia_episode(
         MiaError: the run could not go on; the transcript holds what was done.
     """
     budget = Budget(agent.max_calls, clock() + agent.time_limit_s, clock, context, agent.executor.max_tokens)
+    page: int | None = None
     if recall:
-        yield from _recall(transcript, question)
+        page = 0
+        found = yield from _recall(transcript, question, page, 0)
+        if found is not None:
+            transcript.recalled, page = found, 1
     if agent.plan:
         yield from _plan(transcript, question, tools, agent)
     opening = yield from _opening(transcript, question, tools, agent, budget)
     execution = yield from executor_episode(transcript, question, opening, tools, agent, budget)
     yield Announce(Answered(answer=execution.answer, stop_reason=execution.stop_reason))
     if agent.reflect:
-        execution = yield from _reflect(transcript, question, execution, tools, agent, budget)
+        execution = yield from _reflect(transcript, question, execution, tools, agent, budget, page)
     return execution
 
 
-def _recall(transcript: Transcript, question: Question) -> Episode[None]:
+def _recall(transcript: Transcript, question: Question, page: int, revision: Literal[0, 1]) -> Episode[Recalled | None]:
+    """A page of what memory has to say, for the plan or the replan; None if memory failed."""
     try:
-        transcript.recalled = yield Recall(question)
+        recalled: Recalled = yield Recall(question, page)
     except MiaError as error:  # whatever is wrong with memory, the question can still be worked on
         yield from _degraded(transcript, error)
-    else:
-        yield Announce(RecallDone(recalled=transcript.recalled))
+        return None
+    yield Announce(RecallDone(recalled=recalled, revision=revision))
+    return recalled
 
 
 def _degraded(transcript: Transcript, error: MiaError) -> Episode[None]:
@@ -86,7 +95,7 @@ def _opening(
     text = task_text(question, transcript.plans[0] if transcript.plans else None, tools, agent, memories)
     messages = [Message(role="user", text=text, images=question.images)]
     if agent.seed_search and tools and budget.calls > 0:
-        found = yield from seed_search(transcript, question.text, tools, budget)
+        found = yield from seed_search(transcript, question, tools, budget)
         messages = [messages[0].model_copy(update={"text": f"{text}\n\n{found}"})]
     return tuple(messages)
 
@@ -115,14 +124,20 @@ def _reflect(
     tools: tuple[ToolSpec, ...],
     agent: AgentConfig,
     budget: Budget,
+    page: int | None,
 ) -> Episode[Execution]:
-    """One verdict; on yes, one supplementary plan and a second execution. Failures here keep the first answer."""
+    """One verdict; on yes, one supplementary plan and a second execution. Failures here keep the first answer.
+
+    The supplementary plan is made with the `page` of memories that comes next; None: memory is not asked.
+    """
     try:
         reflection = yield from reflect_turn(transcript, execution.answer, agent)
         transcript.reflections.append(reflection)
         yield Announce(Reflected(reflection=reflection))
         if not reflection.replan or budget.exhausted(()) is not None:
             return execution
+        if page is not None and agent.reader == "planner":
+            transcript.recalled_again = (yield from _recall(transcript, question, page, 1)) or Recalled()
         plan = yield from replan_turn(transcript, agent)
         transcript.plans.append(plan)
         yield Announce(PlanMade(plan=plan))

@@ -10,10 +10,11 @@ from mia.types import Failure, Judgement, Observation, Plan, Recalled, Record, R
 
 
 class RecallDone(Record):
-    """Memory was asked."""
+    """Memory was asked, for the plan (revision 0) or the replan (1)."""
 
     event: Literal["recall"] = "recall"
     recalled: Recalled
+    revision: Literal[0, 1] = 0
 
 
 class PlanMade(Record):

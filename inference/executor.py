@@ -23,6 +23,8 @@ from mia.types import Message, Observation, Question, Reply, Step, StopReason, T
 BYTES_PER_TOKEN = 3
 FORCE_TOKENS = 96
 """Tokens kept free for the message that asks for the final answer."""
+PICTURE_TOKENS = 1024
+"""What a picture is taken for until the endpoint has counted it; they differ from 300 to 3,000."""
 
 REASONS: dict[StopReason, str] = {
     "forced_turns": "the limit of turns is reached",
@@ -62,9 +64,10 @@ class Budget:
         tokens = self.context - self.used_tokens - replies * self.reply_tokens - FORCE_TOKENS
         return max(0, tokens) * BYTES_PER_TOKEN
 
-    def share(self, results: int) -> int:
-        """Bytes that each of several results may take, so that a final answer can still be asked for."""
-        return self.room(replies=1) // max(1, results) - 2 * FORCE_TOKENS
+    def share(self, results: int, images: Sequence[str] = ()) -> int:
+        """Bytes that each of several results may take beside images, so that a final answer can still be asked for."""
+        room = self.room(replies=1) - len(images) * PICTURE_TOKENS * BYTES_PER_TOKEN
+        return room // max(1, results) - 2 * FORCE_TOKENS
 
     def exhausted(self, told: tuple[Message, ...]) -> StopReason | None:
         """Why no further turn is possible after `told`, or None."""
@@ -78,8 +81,9 @@ class Budget:
 
 
 def size(messages: Sequence[Message]) -> int:
-    """Bytes of the texts of messages."""
-    return sum(len(message.text.encode()) for message in messages)
+    """Bytes of the texts of messages, and for each picture the text that would cost as much."""
+    texts = sum(len(message.text.encode()) for message in messages)
+    return texts + sum(len(message.images) for message in messages) * PICTURE_TOKENS * BYTES_PER_TOKEN
 
 
 def user(text: str) -> Message:
@@ -129,7 +133,7 @@ def executor_episode(
         parsed = parse(reply, turn=len(transcript.steps), native=bool(native))
         if parsed.answer is not None:
             return Execution(parsed.answer, "answered")
-        told = yield from _respond(transcript, parsed, reply, tools, agent, budget)
+        told = yield from _respond(transcript, question, parsed, tools, agent, budget)
         reminders = 0 if parsed.calls else reminders + 1
         reason = "forced_reminders" if reminders > agent.max_reminders else budget.exhausted(told)
     return (yield from _force(transcript, question, told, agent, reason or "forced_turns"))
@@ -137,15 +141,15 @@ def executor_episode(
 
 def _respond(
     transcript: Transcript,
+    question: Question,
     parsed: Parsed,
-    reply: Reply,
     tools: tuple[ToolSpec, ...],
     agent: AgentConfig,
     budget: Budget,
 ) -> Episode[tuple[Message, ...]]:
     """What the model is told after a reply without answer: results, or what was wrong with it."""
     if parsed.calls or parsed.malformed:
-        return (yield from _act(transcript, parsed, agent, budget))
+        return (yield from _act(transcript, question, parsed, tools, agent, budget))
     if parsed.cut:
         text = prompt("executor/cut").render(limit=str(agent.executor.max_tokens))
     elif not tools:
@@ -158,26 +162,52 @@ def _respond(
     return (user(text),)
 
 
-def _act(transcript: Transcript, parsed: Parsed, agent: AgentConfig, budget: Budget) -> Episode[tuple[Message, ...]]:
-    allowed = min(agent.max_parallel, max(0, budget.calls))
-    calls, refused = parsed.calls[:allowed], parsed.calls[allowed:]
+def _act(
+    transcript: Transcript,
+    question: Question,
+    parsed: Parsed,
+    tools: tuple[ToolSpec, ...],
+    agent: AgentConfig,
+    budget: Budget,
+) -> Episode[tuple[Message, ...]]:
+    calls, refused = _admitted(transcript, parsed.calls, tools, min(agent.max_parallel, max(0, budget.calls)))
     transcript.amend(calls=calls, malformed=parsed.malformed)
     observations: tuple[Observation, ...] = ()
     if calls:
-        observations = yield from run_calls(transcript, calls, budget)
+        observations = yield from run_calls(transcript, question, calls, budget)
     for bad in parsed.malformed:
         yield Announce(Noted(reason=f"malformed call: {bad.reason}"))
     wanted = "the tool's name and a JSON object of its arguments" if agent.tool_format == "native" else Trusted(WANTED)
     template = prompt("executor/malformed")
     notes = [(bad.id, template.render(reason=bad.reason, wanted=wanted)) for bad in parsed.malformed]
-    notes += [(call.id, f"Not run: at most {allowed} calls are possible here.") for call in refused]
+    notes += refused
     if agent.tool_format == "native":
         return native_results(observations, notes, budget)
-    return (user(results_text(calls, observations, notes, budget)),)
+    text = results_text(calls, observations, notes, budget)
+    return (Message(role="user", text=text, images=pictures(observations, budget)),)
+
+
+def _admitted(
+    transcript: Transcript, calls: tuple[ToolCall, ...], tools: tuple[ToolSpec, ...], allowed: int
+) -> tuple[tuple[ToolCall, ...], list[tuple[str, str]]]:
+    """The calls that may be run, and for the ids of the others why not."""
+    once = {tool.name for tool in tools if tool.once}
+    used = {call.name for step in transcript.steps for call in step.calls}
+    admitted: list[ToolCall] = []
+    refused = []
+    for call in calls:
+        if call.name in once & used:
+            refused.append((call.id, f"Not run: {call.name} can be used once for each question."))
+        elif len(admitted) == allowed:
+            refused.append((call.id, f"Not run: at most {allowed} calls are possible here."))
+        else:
+            admitted.append(call)
+            used.add(call.name)
+    return tuple(admitted), refused
 
 
 def run_calls(
-    transcript: Transcript, calls: tuple[ToolCall, ...], budget: Budget, scripted: bool = False
+    transcript: Transcript, question: Question, calls: tuple[ToolCall, ...], budget: Budget, scripted: bool = False
 ) -> Episode[tuple[Observation, ...]]:
     """Run calls and record what came back in the last step.
 
@@ -185,7 +215,7 @@ def run_calls(
         MiaError: every call failed; the error of the first. Single failures are noted as degraded.
     """
     yield Announce(CallsMade(calls=calls, scripted=scripted))
-    observations: tuple[Observation, ...] = yield CallTools(calls)
+    observations: tuple[Observation, ...] = yield CallTools(calls, question)
     budget.calls -= len(calls)
     transcript.amend(observations=observations)
     yield Announce(Observed(calls=calls, observations=observations))
@@ -201,7 +231,7 @@ def results_text(
 ) -> str:
     """One tool response with all results, cut to what fits the context; failed calls are left out."""
     shown = [(call, obs) for call, obs in zip(calls, observations, strict=True) if obs.failure is None]
-    share = budget.share(len(shown))
+    share = budget.share(len(shown), pictures(observations, budget))
     parts = [prompt("executor/result").render(query=label(call), text=clip(obs.text, share)) for call, obs in shown]
     parts += [note for _, note in notes]
     return prompt("executor/observation").render(results=Trusted("\n\n".join(parts)))
@@ -210,10 +240,22 @@ def results_text(
 def native_results(
     observations: tuple[Observation, ...], notes: list[tuple[str, str]], budget: Budget
 ) -> tuple[Message, ...]:
-    """One tool message per call, as native tool calling wants it, cut like ours; that of a failed call is empty."""
-    share = budget.share(len(observations))
+    """One tool message per call, as native tool calling wants it, cut like ours; that of a failed call is empty.
+
+    Tool messages hold text alone at most endpoints, so pictures follow in a user message.
+    """
+    found = pictures(observations, budget)
+    share = budget.share(len(observations), found)
     texts = [(obs.call_id, prompt("executor/bare").render(text=clip(obs.text, share))) for obs in observations]
-    return tuple(Message(role="tool", text=text, tool_call_id=call_id) for call_id, text in (*texts, *notes))
+    told = tuple(Message(role="tool", text=text, tool_call_id=call_id) for call_id, text in (*texts, *notes))
+    shown = Message(role="user", text=prompt("executor/pictures").render(), images=found)
+    return (*told, shown) if found else told
+
+
+def pictures(observations: tuple[Observation, ...], budget: Budget) -> tuple[str, ...]:
+    """The pictures of observations, in order, as many as fit the context."""
+    found = tuple(image for obs in observations for image in obs.images)
+    return found[: budget.room(replies=1) // (PICTURE_TOKENS * BYTES_PER_TOKEN)]
 
 
 def unanswered(transcript: Transcript) -> tuple[Message, ...]:
@@ -258,9 +300,11 @@ def _force(
     return Execution(prose.strip() or None, reason if prose.strip() else "no_answer")
 
 
-def seed_search(transcript: Transcript, query: str, tools: tuple[ToolSpec, ...], budget: Budget) -> Episode[str]:
+def seed_search(
+    transcript: Transcript, question: Question, tools: tuple[ToolSpec, ...], budget: Budget
+) -> Episode[str]:
     """One search made on the Executor's behalf; returns the tool response that opens its conversation."""
-    calls = (ToolCall(id="seed", name=tools[0].name, arguments={"query": query[:MAX_QUERY]}),)
+    calls = (ToolCall(id="seed", name=tools[0].name, arguments={"query": question.text[:MAX_QUERY]}),)
     transcript.steps.append(Step(role="executor", purpose="seed", calls=calls))
-    observations = yield from run_calls(transcript, calls, budget, scripted=True)
+    observations = yield from run_calls(transcript, question, calls, budget, scripted=True)
     return results_text(calls, observations, [], budget)

@@ -15,11 +15,16 @@ from inference.grammar import split_thinking
 from inference.transcript import Transcript
 from mia.errors import ParseError
 from mia.prompts import Trusted, prompt
-from mia.types import Plan, Question, Recalled, Reflection, ScoredMemory, ToolSpec
+from mia.types import Outcome, Plan, Question, Recalled, Reflection, ScoredMemory, ToolSpec
 
 TRACE_BYTES_PER_RESULT = 600
 _VERDICT = re.compile(r"\W*(yes|no)\b[\s*_.,:;—–-]*(.*)", re.IGNORECASE | re.DOTALL)
-_LABELS = {"correct": "This way worked", "incorrect": "This way failed", "unjudged": "Outcome unknown"}
+LABELS: dict[Outcome, str] = {
+    "correct": "This way worked",
+    "incorrect": "This way failed",
+    "unjudged": "Outcome unknown",
+}
+"""How an earlier run ended, as models are told."""
 
 
 def plan_turn(
@@ -58,15 +63,16 @@ def reflect_turn(transcript: Transcript, answer: str | None, agent: AgentConfig)
 
 
 def replan_turn(transcript: Transcript, agent: AgentConfig) -> Episode[Plan]:
-    """Let the Planner write the supplementary plan.
+    """Let the Planner write the supplementary plan, with the memories that were recalled for it.
 
     Raises:
         ModelError: the Planner did not answer.
         ParseError: it wrote no plan.
     """
     template = prompt("planner/replan")
-    reply = yield from transcript.turn("planner", "replan", (user(template.render()),), agent.planner)
-    return _plan(reply.text, (), 1, template.hash)
+    text = template.render(memories=memories_block(transcript.recalled_again))
+    reply = yield from transcript.turn("planner", "replan", (user(text),), agent.planner)
+    return _plan(reply.text, transcript.recalled_again.ids, 1, template.hash)
 
 
 def read_verdict(text: str) -> Reflection:
@@ -103,7 +109,7 @@ def memories_block(recalled: Recalled) -> Trusted:
 def _memory_item(scored: ScoredMemory) -> str:
     memory = scored.memory
     return prompt("planner/memory").render(
-        label=_LABELS[memory.outcome], question=memory.question, workflow=memory.workflow
+        label=LABELS[memory.outcome], question=memory.question, workflow=memory.workflow
     )
 
 

@@ -30,6 +30,11 @@ class Run(Trajectory):
     feedback: Judgement | None = None
     memory: Added | None = None
 
+    @property
+    def recalled_ids(self) -> tuple[str, ...]:
+        """Ids of all memories that were recalled for the plan or the replan, each once; to be given back as credit."""
+        return tuple(dict.fromkeys((*self.recalled.ids, *self.recalled_again.ids)))
+
 
 def new_id() -> str:
     """An id that sorts by time, e.g. `20261130-184512-3f9a1c`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from inference.config import RunConfig
+from inference.image_tools import ImageSearchTool
 from inference.tools import SearchTool, Tool, VisitTool
 from local_search.encoder import MiniLM
 from local_search.hybrid import RRF_K
@@ -55,10 +56,18 @@ class Search:
 
     backend: SearchBackend
     tools: tuple[Tool, ...]
+    pictures: WebTools | None = None
+    """Where pictures are searched, unless `backend` does that as well."""
+
+    async def aclose(self) -> None:
+        """Close all of it."""
+        await self.backend.aclose()
+        if self.pictures is not None:
+            await self.pictures.aclose()
 
 
 def open_tools(config: RunConfig, encoder: MiniLM, executor: ChatModel) -> Search:
-    """Open the search that `search.backend` names; with the web, pages can be visited too.
+    """Open the search that `search.backend` names; with the web, pages can be visited too, with `images` also pictures.
 
     Args:
         config: the run's config.
@@ -69,15 +78,16 @@ def open_tools(config: RunConfig, encoder: MiniLM, executor: ChatModel) -> Searc
         MiaError: an index, a key or a package is missing.
     """
     web: WebTools | None = None
-    if config.search.backend != "local":
+    if config.search.backend != "local" or config.search.images:
         from web_tools.open import open_web  # half a second of imports, for those who use it
 
         web = open_web(config.web, executor)
+    pictures = (ImageSearchTool(web, config.search.images),) if web is not None and config.search.images else ()
     if config.search.backend == "web" and web is not None:
-        return Search(web, (SearchTool(web, config.web.k), VisitTool(web)))
+        return Search(web, (SearchTool(web, config.web.k), VisitTool(web), *pictures))
     with bar() as step:
         local = open_search(config.search, step, encoder)
-    if web is None:
-        return Search(local, (SearchTool(local, config.search.k),))
+    if config.search.backend == "local" or web is None:
+        return Search(local, (SearchTool(local, config.search.k), *pictures), web)
     both = Both(local, web, config.web.k)
-    return Search(both, (SearchTool(both, config.search.k), VisitTool(web)))
+    return Search(both, (SearchTool(both, config.search.k), VisitTool(web), *pictures))

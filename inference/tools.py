@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, f
 
 from local_search.protocol import SearchBackend
 from mia.errors import DataError, MiaError, ToolError
-from mia.types import Hit, Observation, Passage, Text, ToolCall, ToolSpec
+from mia.types import Hit, Observation, Passage, Question, Text, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from web_tools.protocol import WebTools
@@ -30,8 +30,13 @@ class Tool(Protocol):
 
     spec: ToolSpec
 
-    async def run(self, call: ToolCall) -> Observation:
-        """Answer one call. Raises MiaError when the tool itself failed."""
+    async def run(self, call: ToolCall, question: Question) -> Observation:
+        """Answer one call made for a question.
+
+        Raises:
+            ValidationError: the arguments do not fit; the model is told so.
+            MiaError: the tool itself failed.
+        """
         ...
 
 
@@ -61,7 +66,7 @@ class SearchTool:
             name="search", description="finds passages of an encyclopedia or the web", parameters=parameters
         )
 
-    async def run(self, call: ToolCall) -> Observation:
+    async def run(self, call: ToolCall, question: Question) -> Observation:
         """See `Tool.run`."""
         arguments = SearchArguments.model_validate(call.arguments)
         (hits,) = await self._backend.search([arguments.query], self._k)
@@ -95,7 +100,7 @@ class VisitTool:
         parameters: dict[str, JsonValue] = VisitArguments.model_json_schema()
         self.spec = ToolSpec(name="visit", description="reads a web page found by search", parameters=parameters)
 
-    async def run(self, call: ToolCall) -> Observation:
+    async def run(self, call: ToolCall, question: Question) -> Observation:
         """See `Tool.run`."""
         arguments = VisitArguments.model_validate(call.arguments)
         try:
@@ -126,25 +131,26 @@ class ToolBox:
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.spec.name: tool for tool in tools}
 
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """What the tools are, in order."""
-        return tuple(tool.spec for tool in self._tools.values())
+    def offered(self, question: Question) -> tuple[ToolSpec, ...]:
+        """The tools there are for a question, in order."""
+        specs = (tool.spec for tool in self._tools.values())
+        return tuple(spec for spec in specs if question.images or not spec.needs_picture)
 
-    async def run(self, calls: Sequence[ToolCall]) -> tuple[Observation, ...]:
+    async def run(self, calls: Sequence[ToolCall], question: Question) -> tuple[Observation, ...]:
         """One observation per call, in the order of the calls."""
         if len(calls) == 1:
-            return (await self._run(calls[0]),)
-        return tuple(await asyncio.gather(*(self._run(call) for call in calls)))
+            return (await self._run(calls[0], question),)
+        return tuple(await asyncio.gather(*(self._run(call, question) for call in calls)))
 
-    async def _run(self, call: ToolCall) -> Observation:
+    async def _run(self, call: ToolCall, question: Question) -> Observation:
+        offered = [spec.name for spec in self.offered(question)]
         tool = self._tools.get(call.name)
-        if tool is None:
-            names = ", ".join(self._tools) or "none"
+        if tool is None or call.name not in offered:
+            names = ", ".join(offered) or "none"
             return Observation(call_id=call.id, text=f"There is no tool {call.name}. Tools: {names}.")
         started = time.perf_counter()
         try:
-            observation = await tool.run(call)
+            observation = await tool.run(call, question)
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors())
             observation = Observation(call_id=call.id, text=f"Arguments of {call.name} do not fit: {faults}.")

@@ -21,6 +21,7 @@ class Transcript:
     """What has happened so far. `conversations` are kept in step with `steps`."""
 
     recalled: Recalled = field(default_factory=Recalled)
+    recalled_again: Recalled = field(default_factory=Recalled)
     plans: list[Plan] = field(default_factory=list)
     reflections: list[Reflection] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)

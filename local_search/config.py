@@ -19,6 +19,12 @@ class SearchConfig(Section):
     backend: Literal["local", "web", "both"] = Field(
         "local", description="what the agent searches: this section's index, the web (section [web]), or both"
     )
+    images: int = Field(
+        0,
+        ge=0,
+        le=20,
+        description="pictures that `image_search` (section [web.images]) shows; paper: 3; 0: no such tool",
+    )
     index: Path | None = Field(None, description="index folder (`mia index build`); empty: the bundled small corpus")
     mode: Mode = Field("hybrid", description="ranking: hybrid, bm25, dense or lucene; with a url, sent only if set")
     k: int = Field(3, ge=1, le=MAX_K, description="passages for each query")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from local_search.corpus_rows import Reader, Row, Unit
@@ -15,6 +16,26 @@ _BUFFER = 1 << 20
 """Bytes that are read ahead of a column: a row group is never in memory as a whole."""
 
 
+def open_table(path: Path) -> Any:
+    """A Parquet file (`pyarrow.parquet.ParquetFile`), to be used as a context.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+        OSError, pyarrow.ArrowException: the file cannot be read.
+    """
+    return need("pyarrow.parquet", "search").ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+
+
+def table_rows(table: Any, columns: Sequence[str], batch: int = _BATCH) -> Iterator[dict[str, Any]]:
+    """The rows of an open Parquet file, by column name; at most `batch` of them are in memory.
+
+    Raises:
+        OSError, pyarrow.ArrowException: the file cannot be read on.
+    """
+    for rows in table.iter_batches(batch_size=batch, columns=list(columns)):
+        yield from rows.to_pylist()
+
+
 class Parquet(Reader):
     """A Parquet file."""
 
@@ -23,18 +44,16 @@ class Parquet(Reader):
 
     def units(self) -> Iterator[Unit]:
         """See `Reader`; the raw of a unit is its id and its other columns by name."""
-        arrow, parquet = need("pyarrow", "search"), need("pyarrow.parquet", "search")
+        arrow = need("pyarrow", "search")
         place = 0
         try:
-            with parquet.ParquetFile(self.path, buffer_size=_BUFFER, pre_buffer=False) as file:
+            with open_table(self.path) as file:
                 columns = self._columns(arrow, file.schema_arrow)
                 total = file.metadata.num_rows
-                for batch in file.iter_batches(batch_size=_BATCH, columns=["id", *columns]):
-                    for row in batch.to_pylist():
-                        place += 1
-                        size = sum(len(value) for value in row.values() if isinstance(value, str))
-                        yield Unit(place, (row["id"], {name: row[name] for name in columns}), size)
+                for place, row in enumerate(table_rows(file, ("id", *columns)), start=1):
+                    size = sum(len(value) for value in row.values() if isinstance(value, str))
                     self.share = place / total
+                    yield Unit(place, (row["id"], {name: row[name] for name in columns}), size)
         except (OSError, arrow.ArrowException) as error:
             raise self.unreadable(place, error) from error
 

@@ -32,7 +32,7 @@ from memory_serve.schema import (
 )
 from mia import __version__
 from mia.errors import DataError
-from mia.http import create_service
+from mia.http import Tally, create_service
 
 View = Callable[[str | None], ServedStore]
 """Gives the store of a namespace."""
@@ -47,7 +47,12 @@ def create_app(store: ServedStore, token: str = "") -> FastAPI:
         store: what is served.
         token: the bearer token that every `/v1` route asks for; empty: none.
     """
-    app = create_service("memory", __version__, ready=lambda: store.healthy, on_close=store.aclose)
+    unnamed = Tally(
+        "mia_memory_classify_failures",
+        "Questions whose category the rules named, as the Manager model did not",
+        lambda: store.classify_failures,
+    )
+    app = create_service("memory", __version__, lambda: store.healthy, store.aclose, counts=(unnamed,))
 
     async def view(request: Request, authorization: Annotated[str, Header()] = "") -> View:
         _check_token(token, authorization)

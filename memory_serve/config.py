@@ -47,12 +47,6 @@ class Postgres(Section):
         "mia", pattern="^[a-z_][a-z0-9_]{0,62}$", description="the schema that holds the tables; made if missing"
     )
     connections: int = Field(8, ge=1, description="connections that one process opens at most")
-    hnsw_from: int = Field(
-        0, ge=0, description="memories from which recall uses an approximate index (HNSW); 0: never, recall is exact"
-    )
-    hnsw_candidates: int = Field(
-        200, ge=10, le=1000, description="memories that the approximate index gives, which are then scored exactly"
-    )
 
 
 class MemoryConfig(Section):
@@ -82,7 +76,9 @@ class MemoryConfig(Section):
     classify: Literal["rules", "model"] = Field(
         "rules", description="how a question's category is found: by rules, or by asking the Manager model"
     )
-    caption: bool = Field(False, description="let the Executor model describe a picture that comes without a caption")
+    caption: bool = Field(
+        True, description="let the Executor model describe a picture without a caption, for memory and Planner"
+    )
     keep: Keep = Keep()
     postgres: Postgres = Postgres()
     history: int = Field(100_000, ge=1, description="changes that the audit log keeps; only these can be undone")

@@ -258,10 +258,10 @@ _PAIRS = """
 
 
 def change(connection: sqlite3.Connection, row: Sequence[object]) -> Change:
-    """The record of a row of `changes`."""
+    """The record of a row of `changes`. Its `undone` is negative while the undo is itself undone."""
     images = connection.execute("SELECT memory_id FROM images WHERE number = ? ORDER BY memory_id", (row[0],))
     names = ("number", "at", "actor", "namespace", "action", "undone")
-    fields = dict(zip(names, row, strict=True))
+    fields = dict(zip(names, (*row[:5], row[5] if isinstance(row[5], int) and row[5] > 0 else None), strict=True))
     return Change.model_validate({**fields, "memories": tuple(memory_id for (memory_id,) in images)})
 
 

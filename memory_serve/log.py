@@ -11,8 +11,10 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pydantic_core import to_json
+
 from memory_serve.protocol import Action
-from memory_serve.rows import STATE, State
+from memory_serve.rows import INSERT, STATE, State
 from mia.types import now
 
 
@@ -27,7 +29,7 @@ class Image:
 
 
 class Pending:
-    """What the calls of one transaction have for the log, written together at its end.
+    """What the calls of one transaction have to write, written together: new memories, their runs, and the log.
 
     Args:
         connection: in the transaction.
@@ -41,6 +43,10 @@ class Pending:
             "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'"
         ).fetchone()
         self.last = int(last)
+        self.memories: list[tuple[object, ...]] = []
+        """Rows as `INSERT` wants them."""
+        self.runs: dict[tuple[str, str], tuple[str, str]] = {}
+        """By namespace and run: memory and outcome."""
         self._changes: list[tuple[object, ...]] = []
         self._images: list[tuple[object, ...]] = []
 
@@ -51,18 +57,36 @@ class Pending:
         self._images += [(self.last, *image) for image in images]
         return self.last
 
+    def drop(self, memories: int, runs: int) -> None:
+        """Forget new memories and runs but the first so many."""
+        del self.memories[memories:]
+        for run in list(self.runs)[runs:]:
+            del self.runs[run]
+
     def flush(self) -> None:
         """Write what there is."""
-        self.connection.executemany(
-            "INSERT INTO changes (number, at, actor, namespace, action) VALUES (?, ?, ?, ?, ?)", self._changes
-        )
-        self.connection.executemany("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?)", self._images)
-        self._changes, self._images = [], []
+        if self.memories:
+            self.connection.executemany(INSERT, self.memories)
+            self.memories = []
+        if self.runs:
+            rows = [(*run, *held) for run, held in self.runs.items()]
+            self.connection.executemany("INSERT INTO runs VALUES (?, ?, ?, ?)", rows)
+            self.runs = {}
+        if self._changes:
+            self.connection.executemany(
+                "INSERT INTO changes (number, at, actor, namespace, action) VALUES (?, ?, ?, ?, ?)", self._changes
+            )
+            self.connection.executemany("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?)", self._images)
+            self._changes, self._images = [], []
 
 
 @dataclass(slots=True)
 class Write:
-    """One call that changes something; it enters the log when it has an image."""
+    """One call that changes something; it enters the log when it has an image.
+
+    It runs in a savepoint of its own, which is made when it first asks for the connection: one that only adds new
+    memories does not, and what it has to write waits in `pending`.
+    """
 
     pending: Pending
     namespace: str
@@ -70,16 +94,44 @@ class Write:
     action: Action
     number: int | None = None
     images: dict[str, Image] = field(default_factory=dict)
+    _kept: tuple[int, int] | None = None
+    """How many new memories and runs of earlier calls wait; None once there is a savepoint, which has them before."""
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """In the transaction."""
+        """In the transaction; what waits has been written."""
+        if self._kept is not None:
+            mine = self.pending.memories[self._kept[0] :], dict(list(self.pending.runs.items())[self._kept[1] :])
+            self.pending.drop(*self._kept)
+            self.pending.flush()
+            self.pending.connection.execute("SAVEPOINT call")
+            self._kept = None
+            self.pending.memories, self.pending.runs = mine
+        self.pending.flush()
         return self.pending.connection
 
     @property
     def version(self) -> int:
         """Marks all rows that the transaction changes."""
         return self.pending.version
+
+    def begin(self) -> None:
+        """Must come before all else."""
+        self._kept = len(self.pending.memories), len(self.pending.runs)
+
+    def end(self) -> None:
+        """Keep what the call did; its images must have been finished."""
+        if self._kept is None:
+            self.pending.connection.execute("RELEASE call")
+
+    def undo(self) -> None:
+        """Take back what the call did."""
+        if self._kept is not None:
+            self.pending.drop(*self._kept)
+            return
+        self.pending.drop(0, 0)
+        self.pending.connection.execute("ROLLBACK TO call")
+        self.pending.connection.execute("RELEASE call")
 
     def enter(self) -> int:
         """The number of this call in the log, where it stands from now on."""
@@ -151,7 +203,7 @@ def prune(connection: sqlite3.Connection, most: int) -> None:
 
 
 def _dumped(state: State | None) -> str | None:
-    return None if state is None else json.dumps(state, ensure_ascii=False)
+    return None if state is None else to_json(state).decode()
 
 
 def _loaded(state: str | None) -> State | None:

@@ -1,23 +1,30 @@
 """Finds what is as good as equal to a vector without comparing it with everything.
 
-Unit vectors are projected on a few random directions and put in the cells of a grid. A projection never makes a
-distance longer, so whatever lies within the radius is in one of the few cells that the radius reaches: nothing is
-missed. With a radius that is small against the spread of the projections (1/sqrt(d)) a cell holds few others, and the
-cost of a look-up hardly depends on how many vectors there are.
+Unit vectors are projected on a few directions that stand at right angles to each other, and put in the cells of a grid.
+A projection never makes a distance longer, so whatever lies within the radius is in one of the few cells that the
+radius reaches: nothing is missed. With a radius that is small against the spread of the projections (1/sqrt(d)) a cell
+holds few others, and what is in it but too far off in further directions is sorted out by whole numbers. So the cost of
+a look-up hardly depends on how many vectors there are.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from local_search.protocol import Vectors
 
-Cell = bytes
-_DIRECTIONS = 12
+_DIRECTIONS = 16
+"""Directions of the grid, and as many again to sort out: 4 bits of a 64-bit number each."""
+_SHIFTS = 4 * np.arange(_DIRECTIONS, dtype=np.uint64)
 _ROUNDING = 1e-4
+_NONE = -1
 
 
 def radius(similarity: float) -> float:
@@ -25,53 +32,163 @@ def radius(similarity: float) -> float:
     return math.sqrt(max(0.0, 2.0 * (1.0 - similarity)))
 
 
-class Grid:
-    """Names in cells.
+class Spot(NamedTuple):
+    """Where a vector stands.
+
+    `cell` is its cell; `ways` leads to the cells beside it that its radius reaches: what to add, and the square of how
+    far the border is. `mark` is its cell in the further directions, `least` the lowest mark that is within its radius,
+    `more` has a 1 for each direction in which the mark may be higher by one.
+    """
+
+    cell: int
+    mark: int
+    ways: Sequence[tuple[int, float]]
+    least: int
+    more: int
+
+
+class Compass:
+    """Tells where vectors stand. Lengths are in widths of a cell, which are about two deviations of a projection.
 
     Args:
         dim: length of the vectors.
-        reach: distance up to which a vector is found.
+        reach: distance up to which one vector is to be found from another.
     """
 
     def __init__(self, dim: int, reach: float) -> None:
-        directions = np.random.default_rng(0).standard_normal((_DIRECTIONS, dim))
-        self._directions = (directions / np.linalg.norm(directions, axis=1, keepdims=True)).astype(np.float32)
-        self._reach = reach + _ROUNDING
-        self._width = 2.0 / math.sqrt(dim)  # about two deviations of a projection
-        self.useful = 2 * self._reach <= self._width and dim > _DIRECTIONS
-        """Whether looking here is cheaper than comparing with everything."""
-        self._cells: dict[Cell, set[str]] = {}
+        width = 2.0 / math.sqrt(dim)
+        self._reach = (reach + _ROUNDING) / width
+        self.useful = self._reach < 0.5 and dim >= 2 * _DIRECTIONS
+        """Whether looking there is cheaper than comparing with everything."""
+        self._directions = _directions(dim) / np.float32(width) if self.useful else None
 
-    def cells(self, vectors: Vectors) -> list[Cell]:
-        """Cells of vectors, (n, d) to n."""
-        raw = np.floor(self._projected(vectors) / self._width).astype(np.int8).tobytes()
-        return [raw[at : at + _DIRECTIONS] for at in range(0, len(raw), _DIRECTIONS)]
+    @property
+    def reached(self) -> float:
+        """Square of the radius."""
+        return self._reach**2
 
-    def _projected(self, vectors: Vectors) -> Vectors:
-        """(…, d) to (…, directions); not a matrix product, whose threads cost more than they do here."""
-        projected: Vectors = np.vecdot(vectors[..., None, :], self._directions)
-        return projected
+    def spots(self, vectors: Vectors) -> list[Spot]:
+        """Where vectors stand, (n, d) to n."""
+        if self._directions is None:
+            return [_NOWHERE] * len(vectors)
+        # Not a matrix product, whose threads cost more than they do here.
+        at = np.vecdot(vectors[:, None, :], self._directions)  # (n, 32)
+        whole = np.floor(at)
+        cells = _packed(whole)
+        least, most = _packed(np.floor(at - self._reach)), _packed(np.floor(at + self._reach))
+        ways = self._ways((at - whole)[:, :_DIRECTIONS], least[0], cells[0], most[0])
+        marks = (cells[1], least[1], most[1] - least[1])
+        columns = (_code(cells[0]), *(_code(mark) for mark in marks))
+        return [Spot(cell, mark, way, low, more) for cell, mark, low, more, way in zip(*columns, ways, strict=True)]
 
-    def put(self, name: str, cell: Cell) -> None:
-        """Add a name to the cell of its vector."""
-        self._cells.setdefault(cell, set()).add(name)
+    def _ways(self, inside: Vectors, least: _Cells, cells: _Cells, most: _Cells) -> list[list[tuple[int, float]]]:
+        """What leads to the cells beside, for each vector; `inside` is how far it stands from its lower borders."""
+        ways: list[list[tuple[int, float]]] = [[] for _ in cells]
+        for beside, far, step in ((least, inside, -1), (most, 1 - inside, 1)):
+            rows, places = np.nonzero(beside != cells)
+            costs = (far[rows, places] ** 2).tolist()
+            for row, place, cost in zip(rows.tolist(), places.tolist(), costs, strict=True):
+                ways[row].append((step << 4 * place, cost))
+        return ways
 
-    def remove(self, name: str, cell: Cell) -> None:
-        """Take it out again."""
-        names = self._cells[cell]
-        names.discard(name)
-        if not names:
-            del self._cells[cell]
 
-    def near(self, vector: Vectors) -> Iterator[str]:
-        """All names within reach of a vector, (d,), and some more."""
-        at = self._projected(vector)
-        ends = np.floor(np.stack([at - self._reach, at + self._reach]) / self._width).astype(np.int8)
-        cells = [ends[0].tobytes()]
-        upper = ends[1].tobytes()
-        # The cells are wider than twice the reach, so in each direction it ends in the same cell or in the next.
-        for i in np.flatnonzero(ends[0] != ends[1]).tolist():
-            cells += [cell[:i] + upper[i : i + 1] + cell[i + 1 :] for cell in cells]
-        for cell in cells:
-            if cell in self._cells:
-                yield from self._cells[cell]
+_Cells = NDArray[np.uint64]
+"""Numbers of cells, 0 to 15, (n, directions)."""
+_NOWHERE = Spot(0, 0, (), 0, 0)
+
+
+def _packed(whole: Vectors) -> tuple[_Cells, _Cells]:
+    """What is too far out goes in the outermost cells. The first and the further directions."""
+    cells = (np.clip(whole, -8, 7) + 8).astype(np.uint64)
+    return cells[:, :_DIRECTIONS], cells[:, _DIRECTIONS:]
+
+
+def _code(cells: _Cells) -> list[int]:
+    codes: list[int] = (cells << _SHIFTS).sum(axis=1, dtype=np.uint64).tolist()
+    return codes
+
+
+@functools.cache
+def _directions(dim: int) -> Vectors:
+    """Unit vectors at right angles to each other, (32, d), the same for all grids."""
+    drawn = np.random.default_rng(0).standard_normal((dim, 2 * _DIRECTIONS))
+    directions = np.ascontiguousarray(np.linalg.qr(drawn)[0].T.astype(np.float32))
+    directions.flags.writeable = False
+    return directions
+
+
+class Grid:
+    """Rows in cells: numbers from 0 upwards without a gap; those of a cell are linked to each other.
+
+    Args:
+        reached: square of the radius, see `Compass`.
+    """
+
+    def __init__(self, reached: float) -> None:
+        self._reached = reached
+        self._first: dict[int, int] = {}
+        self._cells, self._marks = array("Q"), array("Q")
+        self._next, self._last = array("q"), array("q")
+
+    def append(self, spot: Spot) -> None:
+        """Put the next row where its vector stands."""
+        self._cells.append(spot.cell)
+        self._marks.append(spot.mark)
+        self._next.append(_NONE)
+        self._last.append(_NONE)
+        self._link(len(self._cells) - 1)
+
+    def move(self, row: int, spot: Spot) -> None:
+        """Put a row elsewhere."""
+        self._marks[row] = spot.mark
+        if self._cells[row] != spot.cell:
+            self._unlink(row)
+            self._cells[row] = spot.cell
+            self._link(row)
+
+    def remove(self, row: int) -> None:
+        """Take a row out; the last row gets its number."""
+        self._unlink(row)
+        last = len(self._cells) - 1
+        if row != last:
+            self._unlink(last)
+            self._cells[row], self._marks[row] = self._cells[last], self._marks[last]
+            self._link(row)
+        for column in (self._cells, self._marks, self._next, self._last):
+            column.pop()
+
+    def near(self, spot: Spot) -> list[int]:
+        """All rows within reach of a vector, and some more, rising."""
+        reached, first = self._reached, self._first
+        cells = [(spot.cell, 0.0)]
+        for step, cost in spot.ways:
+            # The borders that are crossed lie at right angles: their distances add up as squares.
+            cells += [(cell + step, total) for cell, paid in cells if (total := paid + cost) <= reached]
+        found = []
+        least, fixed = spot.least, ~spot.more
+        for row in [first[cell] for cell, _ in cells if cell in first]:
+            while row != _NONE:
+                if not (self._marks[row] - least) & fixed:
+                    found.append(row)
+                row = self._next[row]
+        found.sort()
+        return found
+
+    def _link(self, row: int) -> None:
+        cell = self._cells[row]
+        after = self._first.get(cell, _NONE)
+        self._next[row], self._last[row] = after, _NONE
+        if after != _NONE:
+            self._last[after] = row
+        self._first[cell] = row
+
+    def _unlink(self, row: int) -> None:
+        before, after = self._last[row], self._next[row]
+        if after != _NONE:
+            self._last[after] = before
+        if before != _NONE:
+            self._next[before] = after
+        elif after != _NONE:
+            self._first[self._cells[row]] = after
+        else:
+            del self._first[self._cells[row]]

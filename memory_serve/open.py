@@ -43,7 +43,7 @@ def open_served(config: MemoryConfig, encoder: Encoder | None = None, manager: C
     if not config.url.startswith(_DATABASES):
         raise ConfigError("memory.url names a service, which cannot be served", remedy="set memory.path instead of it")
     for module in ("psycopg", "psycopg_pool", "pgvector"):
-        need(module, "postgres")  # type: ignore[arg-type]  # an extra that `need` does not know yet
+        need(module, "postgres")
     from memory_serve.postgres import PostgresMemory
 
     return PostgresMemory(config, encoder or _encoder(), manager=manager)

@@ -1,9 +1,9 @@
 """The memory store over PostgreSQL with pgvector, for many replicas at once.
 
 It keeps to the rules of the SQLite store by using its code: the same checks, encoding, scores, duplicates, merging and
-eviction. Nothing is held in RAM between calls: every replica sees at once what another has committed, and many of them
-may write at once (see `memory_serve.postgres_writing`). What was acknowledged is as durable as the database is set up
-to be. Backups are the database's own affair.
+eviction. Each replica holds the vectors in RAM and sees at once what another has committed (`memory_serve.
+postgres_mirror`); all may write, in turns that many calls share (`memory_serve.postgres_writing`). What was
+acknowledged is as durable as the database is set up to be. Backups are the database's own affair.
 """
 
 from __future__ import annotations

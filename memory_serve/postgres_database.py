@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
@@ -26,9 +26,8 @@ from mia.errors import MemoryStoreError
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]
 
-_OPTIONS = "-c jit=off -c work_mem=64MB -c timezone=UTC -c hnsw.iterative_scan=relaxed_order"
-"""Compiling a query costs more than running ours; the bucket of a recall is kept in memory; an index goes on until it
-has found as many memories of the bucket as were asked for."""
+_OPTIONS = "-c jit=off -c work_mem=64MB -c timezone=UTC -c idle_in_transaction_session_timeout=60s"
+"""Compiling a query costs more than running ours; a replica that hangs does not keep the others from writing."""
 _LOST = "check that the database is running and can be reached; nothing that was acknowledged is lost"
 _FAULTS: tuple[tuple[str, str, str, bool], ...] = (
     ("08", "unreachable", _LOST, True),
@@ -45,8 +44,6 @@ _FAULTS: tuple[tuple[str, str, str, bool], ...] = (
 """Start of PostgreSQL's error code, our code, remedy, whether the same call may succeed later."""
 _REFUSALS = (("does not exist", "3D000"), ("password", "28"), ("authentication", "28"), ("pg_hba.conf", "28"))
 """A refused connection comes without a code: words of its message, and the code it stands for."""
-_DEADLOCKS = ("40001", "40P01")
-_TRIES = 8
 
 
 def store_error(where: str, error: psycopg.Error) -> MemoryStoreError:
@@ -139,26 +136,14 @@ class PostgresDatabase:
                 yield connection
 
     async def writing(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do something in a transaction, again if it and another one waited for each other.
-
-        Statements are sent without waiting for their results, until one is looked at.
-        """
+        """Do something in a transaction."""
         with self._faults():
-            for attempt in range(_TRIES):
-                try:
-                    async with self._pool.connection() as connection, connection.pipeline(), connection.transaction():
-                        return await work(connection)
-                except psycopg.OperationalError as error:
-                    if error.sqlstate not in _DEADLOCKS or attempt == _TRIES - 1:
-                        raise
-        raise AssertionError("not reached")
+            async with self._pool.connection() as connection, connection.transaction():
+                return await work(connection)
 
-    async def lock(self, connection: Connection, shared: Sequence[int], exclusive: Sequence[int]) -> None:
-        """Take advisory locks until the end of the transaction, always in the same order."""
-        function = "pg_advisory_xact_lock"
-        for name, keys in ((f"{function}_shared", shared), (function, sorted(set(exclusive)))):
-            if keys:
-                await connection.execute(f"SELECT {name}(key) FROM unnest(%s::bigint[]) key", (list(keys),))
+    async def lock(self, connection: Connection, *names: str) -> None:
+        """Take the advisory lock of a name in this schema until the end of the transaction."""
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_key("mia", self.schema, *names),))
 
     def _settings(self) -> dict[str, Any]:
         wait = f" -c lock_timeout={int(self._busy_s * 1000)}"
@@ -176,7 +161,7 @@ class PostgresDatabase:
     async def _migrate(self, connection: Connection) -> None:
         schema = sql.Identifier(self.schema)
         async with connection.transaction():
-            await self.lock(connection, [], [lock_key("mia", self.schema, "migrate")])
+            await self.lock(connection, "migrate")
             await self._need_vectors(connection)
             await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
             version = await self._version(connection)

@@ -1,9 +1,8 @@
 """The tables of a memory in PostgreSQL, version by version. They hold what those of the SQLite file hold.
 
-Texts are compared byte by byte (collation C), so that both stores sort alike. Vectors stay in the row, which keeps a
-scan over a bucket from looking each of them up elsewhere. `cell` is the vector's place in the grid of
-`memory_serve.postgres_cells`: an index on it finds the same question among any number of memories.
-Ids of runs and keys of credits may be longer than an index takes; they are found by their digest.
+Texts are compared byte by byte (collation C), so that both stores sort alike. Vectors stay in the row, which keeps
+whoever reads all of them from looking each up elsewhere. Ids of runs and keys of credits may be longer than an index
+takes; they are found by their digest.
 """
 
 from __future__ import annotations
@@ -75,6 +74,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             caption_vector bytea,
             PRIMARY KEY (number, memory_id)
         )""",
+    ),
+    (  # vectors are compared in RAM: no place in a grid, no approximate index
+        "DROP INDEX IF EXISTS memories_hnsw",
+        "ALTER TABLE memories DROP COLUMN cell",  # and the index on it
+        "CREATE INDEX memories_bucket ON memories (namespace, modality, category)",
     ),
 )
 """Statements that lead from each schema version to the next; `mia_schema` says how many have been run."""

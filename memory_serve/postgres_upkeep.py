@@ -16,7 +16,7 @@ from memory_serve.keep import alike, surplus
 from memory_serve.log import Image
 from memory_serve.postgres_database import Connection
 from memory_serve.postgres_log import PostgresWrite, Whole, read_images
-from memory_serve.postgres_reading import Mirror, read_change
+from memory_serve.postgres_reading import read_change
 from memory_serve.postgres_writing import PostgresWriter
 from memory_serve.protocol import Change, Compacted
 from memory_serve.rows import entry, to_blob
@@ -44,16 +44,15 @@ class PostgresCore(PostgresWriter):
         await self._database.open()
         while await self._database.writing(lambda connection: self._reencode(connection, encode)):
             pass
-        if self._config.postgres.hnsw_from:
-            self._approximate = await self._database.writing(self._build_index)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, after the writes that are under way."""
+        await self.drained()
         await self._database.close()
 
     async def _reencode(self, connection: Connection, encode: Encode) -> int:
         """Encode some memories anew; each batch is on disk at once, so what is left can be done after a crash."""
-        await self._database.lock(connection, [], [self._key()])
+        await self._database.lock(connection)
         query = "SELECT encoder, count(*) FROM memories WHERE encoder <> %s GROUP BY 1"
         others = dict(await (await connection.execute(query, (self._encoder,))).fetchall())
         if others and not self._config.reencode:
@@ -66,38 +65,22 @@ class PostgresCore(PostgresWriter):
         if not others:
             return 0
         _log.info("encoding %d memories anew with %s", sum(others.values()), self._encoder)
-        await connection.execute("DROP INDEX IF EXISTS memories_hnsw")  # it holds vectors of one length
         query = f"SELECT id, question, caption FROM memories WHERE encoder <> %s LIMIT {_REENCODE_BATCH}"
         rows = await (await connection.execute(query, (self._encoder,))).fetchall()
         vectors = encode([(question, caption) for _, question, caption in rows])
         async with connection.cursor() as cursor:
             await cursor.executemany(
-                "UPDATE memories SET encoder = %s, cell = %b, vector = %b, caption_vector = %b WHERE id = %s",
-                [(self._encoder, self.cell(q), q, c, row[0]) for row, (q, c) in zip(rows, vectors, strict=True)],
+                "UPDATE memories SET encoder = %s, vector = %b, caption_vector = %b WHERE id = %s",
+                [(self._encoder, q, c, row[0]) for row, (q, c) in zip(rows, vectors, strict=True)],
             )
         return len(rows)
-
-    async def _build_index(self, connection: Connection) -> bool:
-        """The index, if there are enough memories; whether it is there."""
-        await self._database.lock(connection, [], [self._key("index")])
-        row = await (await connection.execute("SELECT count(*) FROM memories")).fetchone()
-        size = row[0] if row else 0
-        if size < self._config.postgres.hnsw_from:
-            return False
-        await connection.execute("SET LOCAL maintenance_work_mem = '512MB'")
-        await connection.execute(
-            "CREATE INDEX IF NOT EXISTS memories_hnsw ON memories "
-            f"USING hnsw ((vector::vector({self._dim})) vector_ip_ops)"
-        )
-        return True
 
     # ------------------------------------------------------------------------------------------ staying small
 
     async def clear(self, write: PostgresWrite, everything: bool) -> int:
         """Forget all memories of the namespace, or of all."""
-        await self.alone(write, everything)
         where, given = ("true", ()) if everything else ("m.namespace = %s", (write.namespace,))
-        known = await write.fetch(where, given, lock=True)
+        known = await write.group.fetch(where, given)
         if everything:
             write.namespace = EVERYWHERE
         for memory_id in known:
@@ -107,55 +90,54 @@ class PostgresCore(PostgresWriter):
     async def compact(self, write: PostgresWrite) -> Compacted:
         """Drop what weights have absorbed, merge what is nearly the same, evict what is too much."""
         keep = self._config.keep
-        await self.alone(write)
-        before = len(await write.fetch("m.namespace = %s", (write.namespace,), lock=True))
+        group = write.group
+        before = len(await group.fetch("m.namespace = %s", (write.namespace,)))
         uses = keep.absorbed_uses
         absorbed = [
-            i for i, w in write.now.items() if w and uses and w.state["absorbed"] and w.state["uses"] >= uses
+            i for i, w in group.now.items() if w and uses and w.state["absorbed"] and w.state["uses"] >= uses
         ]  # fmt: skip
         for memory_id in absorbed:
             write.put(memory_id, None)
-        mirror = Mirror(self._config, self._encoder, self._dim)
-        for memory_id in write.now:
-            self._reflect(write, mirror, memory_id)
+        for memory_id in group.now:
+            self._reflect(group, memory_id)
         merged = evicted = 0
-        for key in list(mirror.index.buckets(write.namespace)):
-            merged += self._merge_all(write, mirror, key) if keep.merge else 0
-            bucket = mirror.index.bucket(key)
+        for key in list(group.mirror.index.buckets(write.namespace)):
+            merged += self._merge_all(write, key) if keep.merge else 0
+            bucket = group.mirror.index.bucket(key)
             gone = surplus(bucket, keep, np.zeros(len(bucket), np.bool_)) if bucket is not None else []
             evicted += len(gone)
             for memory_id in gone:
                 write.put(memory_id, None)
-        after = sum(w is not None for w in write.now.values())
+        after = sum(w is not None for w in group.now.values())
         return Compacted(before=before, after=after, absorbed=len(absorbed), merged=merged, evicted=evicted)
 
-    def _merge_all(self, write: PostgresWrite, mirror: Mirror, key: Key) -> int:
-        bucket = mirror.index.bucket(key)
+    def _merge_all(self, write: PostgresWrite, key: Key) -> int:
+        bucket = write.group.mirror.index.bucket(key)
         if bucket is None:
             return 0
         weights = (self._config.weights.question, self._config.weights.caption)
         merged = 0
         for one, other in list(alike(bucket, self._config.keep.merge, weights, _mergeable(bucket, key))):
             if one in bucket.rows and other in bucket.rows and _believable(write, one, other):
-                self._merge(write, mirror, one, other)
+                self._merge(write, one, other)
                 merged += 1
         return merged
 
-    async def _keep_small(self, write: PostgresWrite, mirror: Mirror, fresh: dict[str, Key]) -> dict[str, str]:
+    async def _keep_small(self, write: PostgresWrite, fresh: dict[str, Key]) -> dict[str, str]:
         into: dict[str, str] = {}
         for memory_id, key in fresh.items() if self._config.keep.merge else ():
-            other = mirror.alike(memory_id, key)
+            other = write.group.mirror.alike(memory_id, key)
             if other is None or not _believable(write, memory_id, other):
                 continue
-            if self._merge(write, mirror, memory_id, other) == other:
+            if self._merge(write, memory_id, other) == other:
                 into[memory_id] = other
         if self._config.keep.capacity:
-            await write.flush()
+            await write.group.flush()
             for key in sorted(set(fresh.values())):
                 await self._evict(write, key, fresh)
         return into
 
-    def _merge(self, write: PostgresWrite, mirror: Mirror, one: str, other: str) -> str:
+    def _merge(self, write: PostgresWrite, one: str, other: str) -> str:
         """Make one memory of two; returns the id of the one that stays, which keeps its content."""
         a, b = write.get(one).state, write.get(other).state
         keeps, goes = (a, b) if _stays(a, b) else (b, a)
@@ -165,7 +147,7 @@ class PostgresCore(PostgresWriter):
         runs = {**goes["runs"], **keeps["runs"]}
         write.change(keeps["id"], {**counters, "win_rate": None, "merged_from": _listed(names), "runs": runs})
         for memory_id in (goes["id"], keeps["id"]):
-            self._reflect(write, mirror, memory_id)
+            self._reflect(write.group, memory_id)
         return str(keeps["id"])
 
     async def _evict(self, write: PostgresWrite, key: Key, fresh: Mapping[str, object]) -> None:
@@ -174,15 +156,17 @@ class PostgresCore(PostgresWriter):
             "WHERE namespace = %s AND modality = %s AND category = %s"
         )
         count = f"SELECT count(*) FROM ({query}) bucket"
-        row = await (await write.connection.execute(count, key)).fetchone()
+        row = await (await write.group.connection.execute(count, key)).fetchone()
         if row is None or row[0] <= self._config.keep.capacity:
             return
         bucket = Bucket(1, 0.0)
-        bucket.put([self._numbers(key, row) for row in await (await write.connection.execute(query, key)).fetchall()])
+        rows = await (await write.group.connection.execute(query, key)).fetchall()
+        bucket.put([self._numbers(key, row) for row in rows])
         last = np.fromiter((i in fresh for i in bucket.ids), np.bool_, len(bucket))
         gone = surplus(bucket, self._config.keep, last)
-        for memory_id in await write.fetch("m.id = ANY(%s)", (gone,), lock=True):
+        for memory_id in await write.group.fetch("m.id = ANY(%s)", (gone,)):
             write.put(memory_id, None)
+            self._reflect(write.group, memory_id)
 
     def _numbers(self, key: Key, row: Sequence[Any]) -> Entry:
         """What eviction goes by; it looks at no vector."""
@@ -195,29 +179,31 @@ class PostgresCore(PostgresWriter):
 
     async def undo(self, write: PostgresWrite, number: int | None) -> Change:
         """Take back a change; the taking back is a change itself, which can be taken back in its turn."""
-        await self.alone(write, everywhere=True)
-        where = (
-            "c.number = %s" if number is not None else "%s::bigint IS NULL AND c.action <> 'undo' AND c.undone IS NULL"
-        )
+        connection = write.group.connection
+        last = "%s::bigint IS NULL AND c.action <> 'undo' AND coalesce(c.undone, 0) <= 0"
+        where = "c.number = %s" if number is not None else last
         given = (write.namespace, EVERYWHERE, number)
-        target = await read_change(write.connection, f"c.namespace IN (%s, %s) AND {where}", given)
+        target = await read_change(connection, f"c.namespace IN (%s, %s) AND {where}", given)
         if target is None or target.undone is not None:
             what = "nothing to undo" if number is None else f"no change {number} that is not undone already"
             raise DataError(what, remedy="`mia memory undo --list` shows the changes", code="not_found", status=404)
         write.namespace = target.namespace
-        images = await read_images(write.connection, target.number)
-        await write.fetch("m.id = ANY(%s)", ([memory_id for memory_id, _ in images],), lock=True)
+        images = await read_images(connection, target.number)
+        await write.group.fetch("m.id = ANY(%s)", ([memory_id for memory_id, _ in images],))
         for memory_id, image in images:
             self._revert(write, target.number, memory_id, image)
         query = "UPDATE changes SET undone = %s WHERE number = %s"
-        await write.connection.execute(query, (await write.enter(), target.number))
-        await write.connection.execute("UPDATE changes SET undone = NULL WHERE undone = %s", (target.number,))
-        undone = await read_change(write.connection, "c.number = %s", (target.number,))
+        await connection.execute(query, (await write.enter(), target.number))
+        flipped: tuple[int] | None = (target.number,)
+        while flipped:  # what an undo took back is in effect when the undo is not, and so on down to the first change
+            query = "UPDATE changes SET undone = -undone WHERE abs(undone) = %s RETURNING number"
+            flipped = await (await connection.execute(query, flipped)).fetchone()
+        undone = await read_change(connection, "c.number = %s", (target.number,))
         assert undone is not None
         return undone
 
     def _revert(self, write: PostgresWrite, number: int, memory_id: str, image: Image) -> None:
-        there = write.now.get(memory_id)
+        there = write.group.now.get(memory_id)
         if not _is_as_left(there.state if there else None, image):
             raise DataError(
                 f"memory {memory_id} has changed since change {number}",
@@ -238,18 +224,15 @@ class PostgresCore(PostgresWriter):
             )
         if there is None:
             assert image.vector is not None
-            write.put(memory_id, self._vectorised(image.before, image.vector, image.caption_vector))
+            write.put(memory_id, Whole(image.before, image.vector, image.caption_vector))
             return
         state = {**there.state, **image.before}
         if "revision" in image.before:
             state["revision"] = there.state["revision"] + 1
         if image.vector is None:
-            write.put(memory_id, Whole(state, there.vector, there.caption, there.cell))
+            write.put(memory_id, Whole(state, there.vector, there.caption))
         else:
-            write.put(memory_id, self._vectorised(state, image.vector, image.caption_vector))
-
-    def _vectorised(self, state: dict[str, Any], vector: bytes, caption: bytes | None) -> Whole:
-        return Whole(state, vector, caption, self.cell(np.frombuffer(vector, "<f4").astype(np.float32)))
+            write.put(memory_id, Whole(state, image.vector, image.caption_vector))
 
 
 def _believable(write: PostgresWrite, one: str, other: str) -> bool:

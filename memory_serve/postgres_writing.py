@@ -1,203 +1,242 @@
 """The memory in PostgreSQL, writing: adding, crediting, editing, forgetting; see `memory_serve.writing` for the rules.
 
-Each call is one transaction. Replicas are kept apart by advisory locks, taken from the outermost inwards: everything, a
-namespace, then what a call works on. Adding takes the outer ones shared and, for itself, the cells of the grid in which
-a twin of its drafts can lie: so two drafts of one question wait for each other, in whatever replica, and others do not.
-Crediting takes rows. All else has the namespace for itself.
+Writers take turns: whoever writes holds one lock of the whole schema until the commit, in whatever replica, so each
+works on what all before it have left, and the log's numbers rise in the order of the commits. Additions and credits
+that wait are done in one transaction (group commit): together they wait once for the lock and the disk. All other calls
+have a transaction of their own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pgvector import Vector
+import numpy as np
 
-from local_search.protocol import Vectors
+from memory_serve.config import MemoryConfig
 from memory_serve.duplicates import decide, same_question, twins
-from memory_serve.log import Image
-from memory_serve.near import radius
-from memory_serve.postgres_cells import Cells
-from memory_serve.postgres_database import lock_key
-from memory_serve.postgres_log import PostgresWrite, Whole, digest, possible
-from memory_serve.postgres_reading import BUCKET, Mirror, PostgresReader, least_cosine
+from memory_serve.near import Spot
+from memory_serve.postgres_database import Connection
+from memory_serve.postgres_log import Group, PostgresWrite, Whole, digest, possible
+from memory_serve.postgres_mirror import Mirror, least_cosine
+from memory_serve.postgres_reading import PostgresReader
 from memory_serve.protocol import TRUSTS, Added, Credited, Draft, Edit, Stored
-from memory_serve.rows import COLUMNS, Encoded, State, stored, to_blob, values
-from memory_serve.vectors import Key
+from memory_serve.rows import COLUMNS, Encoded, State, new_id, stored, to_blob, values
+from memory_serve.vectors import Entry, Key
 from memory_serve.writing import Call
-from mia.errors import DataError
+from mia.errors import DataError, MemoryStoreError
 from mia.types import Outcome, now
 
-_STRIPES = 128
-"""Locks that the cells of a bucket, or the runs of a namespace, are spread over."""
+Run = tuple[str, str]
+"""Namespace and id of a run."""
+_TOGETHER = ("add", "credit")
+"""Calls that share a transaction: once it has begun, nothing is wrong with one of them alone."""
+_MOST = 1024
+"""Calls in one transaction, at most, and drafts, unless one call has more."""
 _PRUNED = 1000
 """Changes after which the log is cut to its length."""
 _LONGEST_ID = 500
-_NEAR = """
-    m.id = ANY(ARRAY(
-        SELECT n.id FROM unnest(%b::vector[]) WITH ORDINALITY d (vector, draft)
-        JOIN unnest(%s::bigint[], %s::text[], %s::text[], %b::bytea[]) p (draft, modality, category, cell) USING (draft)
-        JOIN memories n ON n.modality = p.modality AND n.category = p.category AND n.cell = p.cell AND n.namespace = %s
-        WHERE -(n.vector <#> d.vector) >= %s
-    ))
-"""
-"""Memories that are near to a draft: those in its cells are looked at."""
-_WRITTEN = "UPDATE memories m SET {} FROM old WHERE m.id = old.id"
 
 
 class PostgresWriter(PostgresReader):
     """Adds what changes a memory. Methods that take a `PostgresWrite` are called through `perform`."""
 
-    def __init__(self, config: Any, encoder: str, dim: int) -> None:
+    def __init__(self, config: MemoryConfig, encoder: str, dim: int) -> None:
         super().__init__(config, encoder, dim)
-        self._least = least_cosine(min(config.duplicate, config.keep.merge or 1.0), config.weights)
-        self._cells = Cells(dim, radius(self._least))
+        self._least = least_cosine(min(config.duplicate, config.keep.merge or 1.0), config.weights) - 1e-4
+        self._waiting: deque[tuple[Call, asyncio.Future[Any]]] = deque()
+        self._drain: asyncio.Task[None] | None = None
 
     async def perform(self, call: Call) -> Any:
-        """Do a call; if it writes, in a transaction of its own."""
+        """Do a call; if it writes, in its turn. A caller who is cancelled does not stop it."""
         if call.action is None:
             return await call.work(call.namespace, *call.args)
-        action = call.action
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, future))
+        if self._drain is None or self._drain.done():
+            self._drain = asyncio.create_task(self._do_waiting())
+        return await future
 
-        async def work(connection: Any) -> Any:
-            write = PostgresWrite(connection, call.namespace, call.actor, action)
-            result = await call.work(write, *call.args)
-            await write.finish()
-            if write.number is not None and write.number % _PRUNED == 0:
-                most = write.number - self._config.history
-                await connection.execute("DELETE FROM changes WHERE number <= %s", (most,))
-            return result
+    async def drained(self) -> None:
+        """Wait for the writes that are under way."""
+        if self._drain is not None:
+            await self._drain
 
-        return await self._database.writing(work)
+    async def _do_waiting(self) -> None:
+        while self._waiting:
+            group = self._next_group()
+            results: Sequence[Any]
+            try:
+                results = await self._together([call for call, _ in group])
+            except BaseException as error:  # noqa: BLE001  # whoever waits must learn of it, whatever it is
+                results = [error] * len(group)
+            for (_, future), result in zip(group, results, strict=True):
+                if future.done():
+                    continue
+                if isinstance(result, BaseException):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
 
-    async def alone(self, write: PostgresWrite, everywhere: bool = False) -> None:
-        """Let nobody else write in this namespace, or anywhere, until the end of the transaction."""
-        if everywhere:
-            await self.lock(write, [], [self._key()])
+    async def _together(self, calls: Sequence[Call]) -> Sequence[Any]:
+        """Do calls in one transaction; if that is refused, one by one, so that one that is at fault fails alone."""
+        try:
+            return await self._transaction(calls)
+        except (MemoryStoreError, DataError) as error:
+            if len(calls) == 1 or error.retryable:
+                return [error] * len(calls)
+        return [result for call in calls for result in await self._together([call])]
+
+    def _next_group(self) -> list[tuple[Call, asyncio.Future[Any]]]:
+        group = [self._waiting.popleft()]
+        size = _size(group[0][0])
+        while group[0][0].action in _TOGETHER and self._waiting and self._waiting[0][0].action in _TOGETHER:
+            size += _size(self._waiting[0][0])
+            if size > _MOST:
+                break
+            group.append(self._waiting.popleft())
+        return group
+
+    async def _transaction(self, calls: Sequence[Call]) -> list[Any]:
+        """Do calls in one transaction; their results."""
+
+        async def work(connection: Connection) -> tuple[list[Any], Group, int, int | None]:
+            await self._database.lock(connection)
+            await self._mirror.fresh(connection)
+            base = self._mirror.seen
+            group = Group(connection, Mirror(self._config, self._encoder, self._dim))
+            writes = [PostgresWrite(group, call.namespace, call.actor, call.action or "add") for call in calls]
+            await self._prepare(group, calls)
+            results = []
+            for call, write in zip(calls, writes, strict=True):
+                results.append(await call.work(write, *call.args))
+                write.done()
+            last = await group.finish(writes)
+            if last is not None and last // _PRUNED > base // _PRUNED:
+                await connection.execute("DELETE FROM changes WHERE number <= %s", (last - self._config.history,))
+            return results, group, base, last
+
+        results, group, base, last = await self._database.writing(work)
+        if last is not None:
+            changed = {i: w for i, w in group.now.items() if w is not group.found.get(i)}
+            entries = {i: None if w is None else self._entry_of(w) for i, w in changed.items()}
+            await self._mirror.follow(base, last, entries)
+        return results
+
+    async def _prepare(self, group: Group, calls: Sequence[Call]) -> None:
+        """Read what additions and credits will look at, for all of them together."""
+        ids: set[str] = set()
+        drafts: list[tuple[str, Draft, Encoded]] = []
+        keys: list[tuple[str, bytes]] = []
+        for call in calls:
+            if call.action == "add":
+                drafts += [(call.namespace, draft, e) for draft, e in zip(*call.args, strict=True)]
+            elif call.action == "credit":
+                ids.update(possible(call.args[0]))
+                keys += [(call.namespace, digest(call.args[2]))] if call.args[2] else []
+        runs = {(namespace, draft.trajectory_id) for namespace, draft, _ in drafts if draft.trajectory_id}
+        group.known = await self._known_runs(group, sorted(runs))
+        ids.update(memory_id for memory_id, _ in group.known.values())
+        spots = self._mirror.index.spots([e.question for _, _, e in drafts])
+        group.spots.extend(spots)
+        near = {
+            i for (namespace, _, e), spot in zip(drafts, spots, strict=True) for i in self._near(namespace, e, spot)
+        }
+        if ids or near:
+            await group.fetch("m.id = ANY(%s)", (sorted(ids | near),))
+        for memory_id in near:
+            self._reflect(group, memory_id)
+        if keys:
+            columns = [list(column) for column in zip(*sorted(set(keys)), strict=True)]
+            query = (
+                "INSERT INTO credited SELECT * FROM unnest(%s::text[], %b::bytea[]) ON CONFLICT DO NOTHING "
+                "RETURNING namespace, digest"
+            )
+            group.keys = set(await (await group.connection.execute(query, columns, binary=True)).fetchall())
+
+    def _near(self, namespace: str, encoded: Encoded, spot: Spot) -> list[str]:
+        """Memories that can be twins of a draft, or be merged with it, and some more."""
+        bucket = self._mirror.index.bucket((namespace, *encoded.bucket))
+        if bucket is None:
+            return []
+        if self._config.keep.merge:
+            rows = np.flatnonzero(np.vecdot(bucket.questions, encoded.question) >= self._least)
         else:
-            await self.lock(write, [self._key()], [self._key(write.namespace)])
+            rows = bucket.near(encoded.question, spot)
+            if len(rows):
+                rows = rows[np.vecdot(bucket.questions[rows], encoded.question) >= self._least]
+        return [bucket.ids[row] for row in rows]
 
-    async def beside(self, write: PostgresWrite, *names: int) -> None:
-        """Let others write in this namespace, except what these locks stand for."""
-        await self.lock(write, [self._key(), self._key(write.namespace)], names)
-
-    async def lock(self, write: PostgresWrite, shared: Sequence[int], exclusive: Sequence[int]) -> None:
-        """Take locks, then see that vectors are still made by our encoder."""
-        await self._database.lock(write.connection, shared, exclusive)
-        row = await (await write.connection.execute("SELECT value FROM facts WHERE name = 'encoder'")).fetchone()
-        if row is None or row[0] != self._encoder:
-            raise self._other_encoder({row[0] if row else "?": 1})
-
-    def _key(self, *names: str) -> int:
-        return lock_key("mia", self._database.schema, *names)
+    async def _known_runs(self, group: Group, runs: Sequence[Run]) -> dict[Run, tuple[str, str]]:
+        """The memory and the outcome of the runs that are stored already."""
+        if not runs:
+            return {}
+        query = (
+            "SELECT r.namespace, r.trajectory_id, r.memory_id, r.outcome "
+            "FROM unnest(%s::text[], %b::bytea[]) d (namespace, digest) JOIN runs r USING (namespace, digest)"
+        )
+        given = [namespace for namespace, _ in runs], [digest(run) for _, run in runs]
+        rows = await (await group.connection.execute(query, given)).fetchall()
+        return {(namespace, run): (memory_id, outcome) for namespace, run, memory_id, outcome in rows}
 
     # ------------------------------------------------------------------------------------------ adding
 
     async def add(self, write: PostgresWrite, drafts: Sequence[Draft], encoded: Sequence[Encoded]) -> list[Added]:
         """Store drafts in order; see `memory_serve.duplicates` and `memory_serve.keep` for what becomes of each."""
-        await self.beside(write, *self._add_locks(write.namespace, drafts, encoded))
-        known = await self._known_runs(write, drafts)
-        if known:
-            await write.fetch("m.id = ANY(%s)", (sorted({memory_id for memory_id, _ in known.values()}),))
-        mirror = await self._candidates(write, encoded)
-        added = [self._add(write, mirror, known, draft, e) for draft, e in zip(drafts, encoded, strict=True)]
+        added = [self._add(write, draft, e) for draft, e in zip(drafts, encoded, strict=True)]
         fresh = {
             a.id: (write.namespace, *e.bucket) for a, e in zip(added, encoded, strict=True) if a.action == "stored"
         }
         if not fresh or not (self._config.keep.merge or self._config.keep.capacity):
             return added
-        into = await self._keep_small(write, mirror, fresh)
+        into = await self._keep_small(write, fresh)
         return [Added(id=into[a.id], action="kept") if a.id in into else a for a in added]
 
-    async def _keep_small(self, write: PostgresWrite, mirror: Mirror, fresh: dict[str, Key]) -> dict[str, str]:
+    async def _keep_small(self, write: PostgresWrite, fresh: dict[str, Key]) -> dict[str, str]:
         """Apply the rules of `memory.keep` after memories came to buckets; which of them were merged into which."""
         raise NotImplementedError
 
-    def _add_locks(self, namespace: str, drafts: Sequence[Draft], encoded: Sequence[Encoded]) -> set[int]:
-        keep = self._config.keep
-        runs = {digest(draft.trajectory_id)[0] % _STRIPES for draft in drafts if draft.trajectory_id}
-        locks = {self._key(namespace, "run", str(stripe)) for stripe in runs}
-        for e in encoded:
-            if keep.merge or keep.capacity or not self._cells.useful:
-                locks.add(self._key(namespace, *e.bucket))
-                continue
-            stripes = {hash_of(cell) for cell in self._cells.reached(e.question)}
-            locks |= {self._key(namespace, *e.bucket, str(stripe)) for stripe in stripes}
-        return locks
-
-    async def _known_runs(self, write: PostgresWrite, drafts: Sequence[Draft]) -> dict[str, tuple[str, str]]:
-        runs = [digest(draft.trajectory_id) for draft in drafts if draft.trajectory_id]
-        if not runs:
-            return {}
-        query = "SELECT trajectory_id, memory_id, outcome FROM runs WHERE namespace = %s AND digest = ANY(%b)"
-        rows = await (await write.connection.execute(query, (write.namespace, runs))).fetchall()
-        return {run: (memory_id, outcome) for run, memory_id, outcome in rows}
-
-    async def _candidates(self, write: PostgresWrite, encoded: Sequence[Encoded]) -> Mirror:
-        """All memories that can be twins of drafts, or be merged with them, and some more."""
-        found: dict[str, None] = {}
-        lock = bool(self._config.keep.merge)  # what is merged must not be credited meanwhile
-        if self._cells.useful:
-            places = [(n, *e.bucket, c) for n, e in enumerate(encoded, 1) for c in self._cells.reached(e.question)]
-            given = [[Vector(e.question) for e in encoded], *([place[i] for place in places] for i in range(4))]
-            row = (*given, write.namespace, self._least - 1e-4)
-            found |= dict.fromkeys(await write.fetch(_NEAR, row, lock))
+    def _reflect(self, group: Group, memory_id: str, spot: Spot | None = None) -> None:
+        """Let the group's mirror know of a memory as the calls have left it; `spot` is where it stands, if known."""
+        whole = group.now.get(memory_id)
+        if whole is None:
+            group.mirror.index.remove(memory_id)
         else:
-            where = f"{BUCKET} AND -(m.vector <#> %b) >= %s"
-            for name in ("namespace", "modality", "category"):
-                where = where.replace(f"%({name})s", "%s")
-            for e in encoded:
-                near = (write.namespace, *e.bucket, e.question, self._least - 1e-4)
-                found |= dict.fromkeys(await write.fetch(where, near, lock))
-        mirror = Mirror(self._config, self._encoder, self._dim)
-        for memory_id in found:
-            self._reflect(write, mirror, memory_id)
-        return mirror
+            group.mirror.index.put(self._entry_of(whole), spots=None if spot is None else [spot])
 
-    def _reflect(self, write: PostgresWrite, mirror: Mirror, memory_id: str) -> None:
-        """Let the mirror know of a memory as this call has left it."""
-        w = write.now[memory_id]
-        if w is None:
-            mirror.index.remove(memory_id)
-            return
-        names = ("id", "namespace", "modality", "category", "outcome", "uses", "successes", "created", "source_id",
-                 "trust", "win_rate", "encoder")  # fmt: skip
-        mirror.index.put(self._entry((*(w.state[name] for name in names), w.vector, w.caption)))
+    def _entry_of(self, whole: Whole) -> Entry:
+        return self._mirror.entry((*(whole.state[name] for name in _ENTRY), whole.vector, whole.caption))
 
-    def _add(
-        self,
-        write: PostgresWrite,
-        mirror: Mirror,
-        known: dict[str, tuple[str, str]],
-        draft: Draft,
-        encoded: Encoded,
-    ) -> Added:
-        run, former = draft.trajectory_id, known.get(draft.trajectory_id)
+    def _add(self, write: PostgresWrite, draft: Draft, encoded: Encoded) -> Added:
+        spot = write.group.spots.popleft()
+        run = draft.trajectory_id
+        former = write.group.known.get((write.namespace, run))
         # A run is stored once; only a verdict that came later than the run makes it worth looking at again.
         if former and (former[1] != "unjudged" or draft.outcome == "unjudged"):
             return Added(id=former[0], action="known")
-        action, memory_id = self._decide(write, mirror, draft, encoded)
+        action, memory_id = self._decide(write, draft, encoded, spot)
         if action == "stored":
-            memory_id = str(uuid.uuid4())
-            row = self._row(write.namespace, memory_id, draft, encoded.bucket)
-            write.put(memory_id, self._whole(row, encoded, {}))
+            memory_id = new_id()
+            write.put(memory_id, self._whole(self._row(write.namespace, memory_id, draft, encoded.bucket), encoded, {}))
         elif action == "replaced":
             self._replace(write, memory_id, draft, encoded)
         if run:
             if former and former[0] != memory_id:
                 self._set_runs(write, former[0], lambda runs: {r: o for r, o in runs.items() if r != run})
             self._set_runs(write, memory_id, lambda runs: {**runs, run: draft.outcome})
-            known[run] = (memory_id, draft.outcome)
-        self._reflect(write, mirror, memory_id)
+        if action != "kept" or run:
+            self._reflect(write.group, memory_id, spot if action == "stored" else None)
         return Added(id=memory_id, action=action)
 
-    def _decide(self, write: PostgresWrite, mirror: Mirror, draft: Draft, encoded: Encoded) -> tuple[Any, str]:
+    def _decide(self, write: PostgresWrite, draft: Draft, encoded: Encoded, spot: Spot) -> tuple[Any, str]:
+        mirror = write.group.mirror
         bucket = mirror.index.bucket((write.namespace, *encoded.bucket))
         found: dict[Outcome, str] = {}
         if bucket is not None:
-            rows = bucket.near(encoded.question)
+            rows = bucket.near(encoded.question, spot)
             if len(rows):
                 similar = mirror.similarities(encoded, bucket, rows)
                 captioned = encoded.caption is not None
@@ -214,9 +253,8 @@ class PostgresWriter(PostgresReader):
         )
 
     def _row(self, namespace: str, memory_id: str, draft: Draft, bucket: tuple[str, str]) -> State:
-        fields = draft.model_dump(include=set(Draft.model_fields) - {"provenance", "modality"})
         return {
-            **fields,
+            **{name: getattr(draft, name) for name in _DRAFTED},
             "id": memory_id,
             "uses": 0,
             "successes": 0,
@@ -235,11 +273,7 @@ class PostgresWriter(PostgresReader):
     def _whole(self, row: State, encoded: Encoded, runs: dict[str, str]) -> Whole:
         caption = None if encoded.caption is None else to_blob(encoded.caption)
         state = {**row, "encoder": self._encoder, "runs": runs}
-        return Whole(state, to_blob(encoded.question), caption, self.cell(encoded.question))
-
-    def cell(self, vector: Vectors) -> bytes:
-        """Where a vector, (d,), stands in the grid."""
-        return self._cells.cell(vector)
+        return Whole(state, to_blob(encoded.question), caption)
 
     def _replace(self, write: PostgresWrite, memory_id: str, draft: Draft, encoded: Encoded) -> None:
         """New content under the old id; counters and time of creation stay."""
@@ -252,7 +286,7 @@ class PostgresWriter(PostgresReader):
     def _set_runs(self, write: PostgresWrite, memory_id: str, new: Callable[[dict[str, str]], dict[str, str]]) -> None:
         old = write.get(memory_id)
         state = {**old.state, "runs": new(old.state["runs"])}
-        write.put(memory_id, Whole(state, old.vector, old.caption, old.cell))
+        write.put(memory_id, Whole(state, old.vector, old.caption))
 
     async def load_memories(
         self, write: PostgresWrite, memories: Sequence[Stored], encoded: Sequence[Encoded]
@@ -261,16 +295,15 @@ class PostgresWriter(PostgresReader):
         for memory in memories:
             if len(memory.id) > _LONGEST_ID:
                 raise DataError(f"an id has {len(memory.id)} characters", remedy=f"shorten it to {_LONGEST_ID}")
-        await self.alone(write, everywhere=True)  # an id may be that of another namespace
-        await write.fetch("m.id = ANY(%s)", ([memory.id for memory in memories],))
-        query = "SELECT trajectory_id FROM runs WHERE namespace = %s AND digest = ANY(%b)"
-        digests = [digest(memory.trajectory_id) for memory in memories]
-        held = {run for (run,) in await (await write.connection.execute(query, (write.namespace, digests))).fetchall()}
+        group = write.group
+        await group.fetch("m.id = ANY(%s)", ([memory.id for memory in memories],))
+        runs = {(write.namespace, memory.trajectory_id) for memory in memories if memory.trajectory_id}
+        held = {run for _, run in await self._known_runs(group, sorted(runs))}
         return [self._load_one(write, held, memory, e) for memory, e in zip(memories, encoded, strict=True)]
 
     def _load_one(self, write: PostgresWrite, held: set[str], memory: Stored, encoded: Encoded) -> Added:
         memory = memory.model_copy(update={"namespace": write.namespace})
-        there = write.now.get(memory.id)
+        there = write.group.now.get(memory.id)
         if there is not None:
             if there.state["namespace"] != write.namespace:
                 raise DataError(f"memory {memory.id!r} belongs to another namespace", code="conflict", status=409)
@@ -289,31 +322,24 @@ class PostgresWriter(PostgresReader):
 
     async def credit(self, write: PostgresWrite, ids: Sequence[str], success: bool, key: str) -> list[Credited]:
         """Count one use of each distinct memory, and a success or not; once per key, if there is a key."""
-        await self.beside(write)
-        new = True
-        if key:
-            query = "INSERT INTO credited VALUES (%s, %b) ON CONFLICT DO NOTHING RETURNING 1"
-            row = await (await write.connection.execute(query, (write.namespace, digest(key)))).fetchone()
-            new = row is not None
-        given = (write.namespace, possible(ids))
-        locked = "SELECT id, uses, successes, win_rate FROM memories WHERE namespace = %s AND id = ANY(%s) ORDER BY id"
-        if new:
-            change = _WRITTEN.format(f"uses = m.uses + 1, successes = m.successes + {int(success)}, win_rate = NULL")
-            locked = f"WITH old AS ({locked} FOR UPDATE), new AS ({change}) SELECT * FROM old"
-        rows = await (await write.connection.execute(locked, given)).fetchall()
-        for memory_id, uses, successes, given_rate in rows if new else ():
-            before = {"uses": uses, "successes": successes, "win_rate": given_rate}
-            after = {"uses": uses + 1, "successes": successes + int(success), "win_rate": None}
-            write.images[memory_id] = Image(before, after)
-        known = {row[0] for row in rows}
-        return [Credited(id=i, known=i in known) for i in dict.fromkeys(ids)]
+        group = write.group
+        there = {i: group.now.get(i) for i in dict.fromkeys(ids)}
+        known = {i: w for i, w in there.items() if w is not None and w.state["namespace"] == write.namespace}
+        spent = (write.namespace, digest(key))
+        if not key or spent in group.keys:
+            group.keys.discard(spent)
+            for memory_id, w in known.items():
+                counted = {"uses": w.state["uses"] + 1, "successes": w.state["successes"] + int(success)}
+                write.put(memory_id, Whole({**w.state, **counted, "win_rate": None}, w.vector, w.caption))
+                if group.mirror.index.place(memory_id):
+                    self._reflect(group, memory_id)
+        return [Credited(id=i, known=i in known) for i in there]
 
     async def update(
         self, write: PostgresWrite, memory_id: str, edit: Edit, encoded: Encoded | None, version: int
     ) -> Stored:
         """Change the content of a memory that has the expected version."""
-        await self.alone(write)
-        if not await write.fetch_ids([memory_id], lock=True):
+        if not await write.fetch_ids([memory_id]):
             raise DataError(f"no memory {memory_id!r}", code="not_found", status=404)
         found = write.get(memory_id).state["revision"]
         if found != version:
@@ -334,21 +360,27 @@ class PostgresWriter(PostgresReader):
 
     async def absorb(self, write: PostgresWrite, ids: Sequence[str], checkpoint: str) -> int:
         """Mark memories as learned by a checkpoint."""
-        await self.alone(write)
-        known = await write.fetch_ids(ids, lock=True)
+        known = await write.fetch_ids(ids)
         for memory_id in known:
             write.change(memory_id, {"absorbed": checkpoint})
         return len(known)
 
     async def delete(self, write: PostgresWrite, ids: Sequence[str]) -> int:
         """Forget memories; returns how many there were."""
-        await self.alone(write)
-        known = await write.fetch_ids(ids, lock=True)
+        known = await write.fetch_ids(ids)
         for memory_id in known:
             write.put(memory_id, None)
         return len(known)
 
 
-def hash_of(cell: bytes) -> int:
-    """The stripe of a cell; the same in every process."""
-    return int.from_bytes(digest(cell.hex())[:4], "big") % _STRIPES
+_ENTRY = ("id", "namespace", "modality", "category", "outcome", "uses", "successes", "created", "source_id", "trust",
+          "win_rate", "encoder")  # fmt: skip
+"""Columns that the mirror holds, beside the vectors."""
+
+
+_DRAFTED = tuple(name for name in Draft.model_fields if name not in ("provenance", "modality"))
+"""Columns that are as in the draft."""
+
+
+def _size(call: Call) -> int:
+    return len(call.args[0]) if call.action == "add" else 1

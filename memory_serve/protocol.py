@@ -275,3 +275,8 @@ class ServedStore(MemoryStore, Protocol):
     def healthy(self) -> bool:
         """Whether the store is open and its last call met no fault that only a person can mend."""
         ...
+
+    @property
+    def classify_failures(self) -> int:
+        """How often the Manager model was asked for a category and the rules had to name it."""
+        ...

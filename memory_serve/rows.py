@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,6 +29,9 @@ COLUMNS = (
 )  # fmt: skip
 """All columns but the vectors, what made them, and the number of the last change."""
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM memories"
+_INSERTED = (*COLUMNS, "encoder", "version", "vector", "caption_vector")
+INSERT = f"INSERT INTO memories ({', '.join(_INSERTED)}) VALUES ({', '.join('?' * len(_INSERTED))})"
+"""Takes what `inserted` gives."""
 MIRRORED = (
     "SELECT id, namespace, modality, category, outcome, uses, successes, created, source_id, trust, win_rate, encoder, "
     "vector, caption_vector FROM memories"
@@ -102,6 +104,11 @@ def entry(path: Path, dim: int, row: Sequence[Any]) -> Entry:
     )
 
 
+def inserted(state: State, version: int, vector: bytes, caption: bytes | None) -> tuple[object, ...]:
+    """The row of a memory whose whole state is known, as `INSERT` wants it."""
+    return (*map(state.__getitem__, COLUMNS), state["encoder"], version, vector, caption)
+
+
 def new_id() -> str:
     """A UUID of version 7 (RFC 9562): it begins with the time, so what is new lies together in the file's indexes.
 
@@ -109,8 +116,8 @@ def new_id() -> str:
     """
     chance = secrets.randbits(74)
     milliseconds = time.time_ns() // 1_000_000
-    bits = milliseconds << 80 | 7 << 76 | (chance >> 62) << 64 | 2 << 62 | (chance & (2**62 - 1))
-    return str(uuid.UUID(int=bits))
+    name = f"{milliseconds << 80 | 7 << 76 | (chance >> 62) << 64 | 2 << 62 | (chance & (2**62 - 1)):032x}"
+    return f"{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:]}"
 
 
 def fresh_entry(row: State, encoded: Encoded) -> Entry:

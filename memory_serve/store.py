@@ -134,6 +134,11 @@ class SqliteMemory:
         """Whether the store is open and its last call met no fault that only a person can mend."""
         return not self._state.closed and self._state.fault is None
 
+    @property
+    def classify_failures(self) -> int:
+        """How often the Manager model was asked for a category and the rules had to name it."""
+        return self._asked.failures if self._asked is not None else 0
+
     async def recall(self, question: Question, k: int = 2, skip: int = 0, own: bool = False) -> Recalled:
         """See `MemoryStore.recall`."""
         check_question(question, k, skip)

@@ -135,12 +135,12 @@ class MemoryCore(MemoryWriter):
 
     def undo(self, write: Write, number: int | None) -> Change:
         """Take back a change; the taking back is a change itself, which can be taken back in its turn."""
-        where = "number = ?" if number is not None else "? IS NULL AND action != 'undo' AND undone IS NULL"
+        where = "number = ?" if number is not None else "? IS NULL AND action != 'undo' AND coalesce(undone, 0) <= 0"
         row = write.connection.execute(
             f"SELECT * FROM changes WHERE namespace IN (?, ?) AND {where} ORDER BY number DESC LIMIT 1",
             (write.namespace, EVERYWHERE, number),
         ).fetchone()
-        if row is None or row[5] is not None:
+        if row is None or (row[5] or 0) > 0:
             what = "nothing to undo" if number is None else f"no change {number} that is not undone already"
             raise DataError(what, remedy="`mia memory undo --list` shows the changes", code="not_found", status=404)
         target, write.namespace = row[0], row[3]
@@ -153,7 +153,10 @@ class MemoryCore(MemoryWriter):
             self._revert(write, current[memory_id], memory_id, image)
         self._mirror(write.connection, "version = ?", (write.version,))
         write.connection.execute("UPDATE changes SET undone = ? WHERE number = ?", (write.enter(), target))
-        write.connection.execute("UPDATE changes SET undone = NULL WHERE undone = ?", (target,))
+        flipped: tuple[int] | None = (target,)
+        while flipped:  # what an undo took back is in effect when the undo is not, and so on down to the first change
+            query = "UPDATE changes SET undone = -undone WHERE abs(undone) = ? RETURNING number"
+            flipped = write.connection.execute(query, flipped).fetchone()
         write.finish()
         write.images = {}
         row = write.connection.execute("SELECT * FROM changes WHERE number = ?", (target,)).fetchone()

@@ -1,6 +1,7 @@
 """What recall needs of every memory, in RAM: vectors, counters and labels, bucket by bucket in growing arrays.
 
-A mirror of the database without its texts; the store keeps both in step. Nothing is read or written here.
+A mirror of the database without its texts; the store keeps both in step. Nothing is read or written here. What is new
+waits until somebody looks at the arrays, so many that come one by one are put in them at once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_search.protocol import Vectors
-from memory_serve.near import Cell, Grid
+from memory_serve.near import Compass, Grid, Spot
 from memory_serve.protocol import TRUSTS, Trust
 from memory_serve.ranking import Flags, Floats, Ints
 from mia.types import Outcome
@@ -25,6 +26,8 @@ _CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 _TRUST_CODES = {trust: code for code, trust in enumerate(TRUSTS)}
 _FIRST = 16
 """Rows of a new bucket; the arrays double when they are full."""
+_WAITING = 1024
+"""New memories that wait to be put in the arrays, at most."""
 _USES, _SUCCESSES, _CREATED, _OUTCOME, _TRUST, _SOURCE = range(6)
 
 
@@ -53,19 +56,20 @@ class Bucket:
 
     Args:
         dim: length of the vectors.
-        reach: distance of questions that count as the same, see `Grid`.
+        reach: distance of questions that count as the same, see `Compass`.
     """
 
     def __init__(self, dim: int, reach: float) -> None:
         self.ids: list[str] = []
         self.rows: dict[str, int] = {}
+        self._new: list[Entry] = []
         self._questions: Vectors = np.zeros((_FIRST, dim), np.float32)
         self._captions: Vectors | None = None
         self._captioned: Flags = np.zeros(_FIRST, np.bool_)
         self._numbers: NDArray[np.int64] = np.zeros((6, _FIRST), np.int64)
         self._win_rates: Floats = np.zeros(_FIRST, np.float64)
-        self._grid = Grid(dim, reach)
-        self._cells: list[Cell] = []
+        self._compass = Compass(dim, reach)
+        self._grid = Grid(self._compass.reached)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -73,48 +77,52 @@ class Bucket:
     @property
     def questions(self) -> Vectors:
         """Vectors of the questions, (n, d)."""
+        self._settle()
         return self._questions[: len(self)]
 
     @property
     def captions(self) -> Vectors | None:
         """Vectors of the captions, (n, d), zeros where there is none; None if no memory ever had one."""
+        self._settle()
         return None if self._captions is None else self._captions[: len(self)]
 
     @property
     def captioned(self) -> Flags:
         """Which memories have a caption, (n,)."""
+        self._settle()
         return self._captioned[: len(self)]
 
     @property
     def uses(self) -> Ints:
         """How often each was shown, (n,)."""
-        return self._numbers[_USES, : len(self)]
+        return self._column(_USES)
 
     @property
     def successes(self) -> Ints:
         """How often that went well, (n,)."""
-        return self._numbers[_SUCCESSES, : len(self)]
+        return self._column(_SUCCESSES)
 
     @property
     def created(self) -> Ints:
         """When each was made, in microseconds since 1970, (n,)."""
-        return self._numbers[_CREATED, : len(self)]
+        return self._column(_CREATED)
 
     @property
     def win_rates(self) -> Floats:
         """Win rates, (n,)."""
+        self._settle()
         return self._win_rates[: len(self)]
 
     def having(self, outcome: Outcome) -> Flags:
         """Which memories have this outcome, (n,)."""
-        flags: Flags = self._numbers[_OUTCOME, : len(self)] == _CODES[outcome]
+        flags: Flags = self._column(_OUTCOME) == _CODES[outcome]
         return flags
 
     def trusted(self, levels: Sequence[Trust]) -> Flags:
         """Which memories' outcomes rest on one of these, (n,)."""
         if len(set(levels)) == len(TRUSTS):
             return np.ones(len(self), np.bool_)
-        flags: Flags = np.isin(self._numbers[_TRUST, : len(self)], [_TRUST_CODES[level] for level in levels])
+        flags: Flags = np.isin(self._column(_TRUST), [_TRUST_CODES[level] for level in levels])
         return flags
 
     def foreign(self, source_id: str) -> Flags:
@@ -124,46 +132,56 @@ class Bucket:
         """
         if not source_id:
             return np.ones(len(self), np.bool_)
-        flags: Flags = self._numbers[_SOURCE, : len(self)] != hash(source_id)
+        flags: Flags = self._column(_SOURCE) != hash(source_id)
         return flags
 
-    def near(self, question: Vectors) -> Ints:
-        """Rows that may be of the same question as a vector, (d,): all that are, and some more. Rising, (m,)."""
-        if not self._grid.useful:
-            return np.arange(len(self))
-        return np.array(sorted(self.rows[name] for name in self._grid.near(question)), np.int64)
+    def near(self, question: Vectors, spot: Spot | None = None) -> Ints:
+        """Rows that may be of the same question as a vector, (d,): all that are, and some more. Rising, (m,).
 
-    def put(self, entries: Sequence[Entry]) -> None:
-        """Add memories, or overwrite what was known of them."""
-        self._reserve(len(self) + len(entries))
-        rows = [self._row(entry.id) for entry in entries]
-        for row, e in zip(rows, entries, strict=True):
-            self._questions[row] = e.question
-            codes = _CODES[e.outcome], _TRUST_CODES[e.trust], hash(e.source_id)
-            self._numbers[:, row] = e.uses, e.successes, e.created, *codes
-            self._win_rates[row] = e.win_rate
-        cells = self._grid.cells(self._questions[rows]) if self._grid.useful else [b""] * len(entries)
-        for row, entry, cell in zip(rows, entries, cells, strict=True):
-            self._put_caption(row, entry.caption)
-            if self._grid.useful and self._cells[row] != cell:
-                if self._cells[row]:
-                    self._grid.remove(entry.id, self._cells[row])
-                self._grid.put(entry.id, cell)
-                self._cells[row] = cell
+        Args:
+            question: the vector.
+            spot: where it stands, if that is known already.
+        """
+        if not self._compass.useful:
+            return np.arange(len(self))
+        return np.array(self._grid.near(spot or self._compass.spots(question[None])[0]), np.int64)
+
+    def put(self, entries: Sequence[Entry], spots: Sequence[Spot] | None = None) -> None:
+        """Add memories, or overwrite what was known of them.
+
+        Args:
+            entries: the memories.
+            spots: where their questions stand, if that is known already.
+        """
+        if spots is None:
+            spots = self._compass.spots(np.array([entry.question for entry in entries]))
+        for entry, spot in zip(entries, spots, strict=True):
+            row = self.rows.setdefault(entry.id, len(self))
+            if row == len(self):
+                self.ids.append(entry.id)
+                self._new.append(entry)
+                self._grid.append(spot)
+            else:
+                self._settle()
+                self._write(slice(row, row + 1), [entry])
+                self._grid.move(row, spot)
+        if len(self._new) >= _WAITING:
+            self._settle()
 
     def count(self, memory_id: str, uses: int, successes: int, win_rate: float) -> None:
         """Overwrite the counters of a memory."""
+        self._settle()
         row = self.rows[memory_id]
         self._numbers[_USES, row], self._numbers[_SUCCESSES, row] = uses, successes
         self._win_rates[row] = win_rate
 
     def remove(self, memory_id: str) -> None:
         """Drop a memory by moving the last one into its place."""
+        self._settle()
         row, last = self.rows.pop(memory_id), len(self) - 1
-        if self._grid.useful:
-            self._grid.remove(memory_id, self._cells[row])
+        self._grid.remove(row)
         if row != last:
-            self.ids[row], self._cells[row] = self.ids[last], self._cells[last]
+            self.ids[row] = self.ids[last]
             self.rows[self.ids[row]] = row
             self._questions[row] = self._questions[last]
             if self._captions is not None:
@@ -172,21 +190,28 @@ class Bucket:
             self._numbers[:, row] = self._numbers[:, last]
             self._win_rates[row] = self._win_rates[last]
         self.ids.pop()
-        self._cells.pop()
 
-    def _row(self, memory_id: str) -> int:
-        row = self.rows.setdefault(memory_id, len(self))
-        if row == len(self):
-            self.ids.append(memory_id)
-            self._cells.append(b"")
-        return row
+    def _column(self, number: int) -> Ints:
+        self._settle()
+        return self._numbers[number, : len(self)]
 
-    def _put_caption(self, row: int, caption: Vectors | None) -> None:
-        if caption is not None and self._captions is None:
+    def _settle(self) -> None:
+        """Put what waits in the arrays."""
+        if self._new:
+            entries, self._new = self._new, []
+            self._reserve(len(self))
+            self._write(slice(len(self) - len(entries), len(self)), entries)
+
+    def _write(self, rows: slice, entries: Sequence[Entry]) -> None:
+        self._questions[rows] = [e.question for e in entries]
+        self._numbers[:, rows] = np.array([_numbers(e) for e in entries], np.int64).T
+        self._win_rates[rows] = [e.win_rate for e in entries]
+        self._captioned[rows] = [e.caption is not None for e in entries]
+        if self._captions is None and self._captioned[rows].any():
             self._captions = np.zeros_like(self._questions)
         if self._captions is not None:
-            self._captions[row] = 0.0 if caption is None else caption
-        self._captioned[row] = caption is not None
+            for row, entry in enumerate(entries, rows.start):
+                self._captions[row] = 0.0 if entry.caption is None else entry.caption
 
     def _reserve(self, wanted: int) -> None:
         have = len(self._questions)
@@ -198,6 +223,10 @@ class Bucket:
         self._captioned = np.concatenate([self._captioned, np.zeros(more, np.bool_)])
         self._numbers = np.concatenate([self._numbers, np.zeros((6, more), np.int64)], axis=1)
         self._win_rates = np.concatenate([self._win_rates, np.zeros(more)])
+
+
+def _numbers(e: Entry) -> tuple[int, ...]:
+    return e.uses, e.successes, e.created, _CODES[e.outcome], _TRUST_CODES[e.trust], hash(e.source_id)
 
 
 def _grown(vectors: Vectors, more: int) -> Vectors:
@@ -215,6 +244,7 @@ class Index:
     def __init__(self, dim: int, reach: float = 0.0) -> None:
         self.dim = dim
         self._reach = reach
+        self._compass = Compass(dim, reach)
         self._buckets: dict[Key, Bucket] = {}
         self._places: dict[str, Key] = {}
 
@@ -234,18 +264,31 @@ class Index:
         """Keys of the buckets of a namespace that are not empty, sorted."""
         yield from sorted(key for key, bucket in self._buckets.items() if key[0] == namespace and bucket)
 
-    def put(self, *entries: Entry) -> None:
-        """Add memories, or overwrite what was known of them; no id twice in one call."""
-        sorted_out: dict[Key, list[Entry]] = {}
-        for entry in entries:
+    def spots(self, questions: Sequence[Vectors]) -> list[Spot]:
+        """Where vectors, each of shape (d,), stand in every bucket."""
+        return self._compass.spots(np.array(questions)) if questions else []
+
+    def put(self, *entries: Entry, spots: Sequence[Spot] | None = None) -> None:
+        """Add memories, or overwrite what was known of them; no id twice in one call.
+
+        Args:
+            entries: the memories.
+            spots: where their questions stand, if that is known already.
+        """
+        if spots is None:
+            spots = self.spots([entry.question for entry in entries])
+        sorted_out: dict[Key, tuple[list[Entry], list[Spot]]] = {}
+        for entry, spot in zip(entries, spots, strict=True):
             if self._places.get(entry.id, entry.bucket) != entry.bucket:
                 self.remove(entry.id)
             self._places[entry.id] = entry.bucket
-            sorted_out.setdefault(entry.bucket, []).append(entry)
-        for key, belonging in sorted_out.items():
+            belonging = sorted_out.setdefault(entry.bucket, ([], []))
+            belonging[0].append(entry)
+            belonging[1].append(spot)
+        for key, (some, where) in sorted_out.items():
             if key not in self._buckets:
                 self._buckets[key] = Bucket(self.dim, self._reach)
-            self._buckets[key].put(belonging)
+            self._buckets[key].put(some, where)
 
     def count(self, memory_id: str, uses: int, successes: int, win_rate: float) -> None:
         """Overwrite the counters of a memory."""

@@ -31,7 +31,11 @@ _ANSWER = "[answer]"
 _THINKING = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL | re.IGNORECASE)
 _NUMBERED = re.compile(r"^\s*\d+[.)]\s+\S")
 _BULLET = re.compile(r"^\s*(?:\d+[.)]|[-*•])\s+")
-_TRUST: dict[str, Trust] = {"em": "reference", "f1": "reference", "model": "model", "panel": "panel"}
+_TRUST: dict[str, Trust] = {
+    **dict.fromkeys(("em", "f1", "accepted", "choice", "gaia"), "reference"),
+    **dict.fromkeys(("model", "browse"), "model"),
+    "panel": "panel",
+}
 _RESULTS = {"correct": "right", "incorrect": "wrong", "unjudged": "not judged"}
 
 Summary = Literal["extractive", "model"]
@@ -76,7 +80,7 @@ def draft(trajectory: Trajectory, judgement: Judgement, workflow: Workflow) -> D
         question=trajectory.question.text,
         caption=trajectory.question.caption,
         workflow=workflow.text,
-        plan=_without_answer(_without_told(plan, trajectory), trajectory),
+        plan=without_answer(_without_told(plan, trajectory), trajectory),
         outcome=judgement.outcome,
         modality=trajectory.question.modality,
         source_id=trajectory.question.id,
@@ -96,7 +100,7 @@ def extract(trajectory: Trajectory) -> Workflow:
     end = "Answer from what was found." if lines else "Answer at once, without looking anything up."
     kept = [*_limited([f"{i}. {line}" for i, line in enumerate(lines, 1)], MAX_WORDS - len(end.split()) - 1)]
     numbered = "\n".join([*kept, f"{len(kept) + 1}. {end}"])
-    return Workflow(_without_answer(numbered, trajectory), {"summary": "extractive"})
+    return Workflow(without_answer(numbered, trajectory), {"summary": "extractive"})
 
 
 async def summarise(model: ChatModel, trajectory: Trajectory, outcome: Outcome) -> Workflow:
@@ -124,7 +128,7 @@ async def summarise(model: ChatModel, trajectory: Trajectory, outcome: Outcome) 
             code="no_workflow",
         )
     provenance = {"summary": "model", "model": reply.model or model.name, "prompt": template.hash}
-    return Workflow(_without_answer("\n".join(_limited(steps, MAX_WORDS)), trajectory), provenance)
+    return Workflow(without_answer("\n".join(_limited(steps, MAX_WORDS)), trajectory), provenance)
 
 
 def _refuse_failed(trajectory: Trajectory) -> None:
@@ -198,7 +202,7 @@ def _limited(lines: Sequence[str], words: int) -> Iterator[str]:
         return
 
 
-def _without_answer(text: str, trajectory: Trajectory) -> str:
+def without_answer(text: str, trajectory: Trajectory) -> str:
     """The answer of a judged run may be the reference itself; what is stored tells the way to it, not the answer.
 
     An answer that stands in the question is left: to blot out one of two things to choose from would give it away.
@@ -213,8 +217,8 @@ def _without_answer(text: str, trajectory: Trajectory) -> str:
 
 def _without_told(plan: str, trajectory: Trajectory) -> str:
     """A plan without what the Planner only copied: lines of its prompts and of recalled memories."""
-    recalled = trajectory.recalled
-    copied = [s.memory.workflow for s in (*recalled.successes, *recalled.failures, *recalled.unjudged)]
+    recalled = trajectory.recalled, trajectory.recalled_again
+    copied = [s.memory.workflow for r in recalled for s in (*r.successes, *r.failures, *r.unjudged)]
     copied += [message.text for step in trajectory.steps if step.role == "planner" for message in step.told]
     lines = {tuple(_BULLET.sub("", line).split()) for text in copied for line in text.splitlines()}
     lines.discard(tuple(trajectory.question.text.split()))

@@ -7,16 +7,17 @@ one that fails takes nothing with it. Nothing is acknowledged before the commit.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from memory_serve.core import MemoryReader
 from memory_serve.duplicates import decide, same_question, twins
 from memory_serve.log import Image, Pending, Write, differences, prune
+from memory_serve.near import Spot
 from memory_serve.protocol import TRUSTS, Action, Added, Credited, Draft, Edit, Stored
 from memory_serve.ranking import win_rate
-from memory_serve.rows import SELECT, Encoded, State, fresh_entry, new_id, stored, to_blob, values
+from memory_serve.rows import SELECT, Encoded, State, fresh_entry, inserted, new_id, stored, to_blob, values
 from memory_serve.vectors import Key
 from mia.errors import DataError, MemoryStoreError
 from mia.types import Outcome, now
@@ -79,22 +80,22 @@ class MemoryWriter(MemoryReader):
             raise
 
     def _within(self, call: Call, write: Write) -> Any:
-        """One call in its savepoint."""
+        """One call, which takes nothing with it when it fails."""
         if call.action in ("clear", "undo"):  # these write to the log themselves; what is before them must stay
             write.pending.flush()
-        write.connection.execute("SAVEPOINT call")
+        write.begin()
         try:
             result = call.work(write, *call.args)
             write.finish()
         except (DataError, MemoryStoreError) as error:
-            write.connection.execute("ROLLBACK TO call")
-            write.connection.execute("RELEASE call")
+            write.undo()
             if write.images or write.number:
                 write.number = None
                 self._seen = -1  # the mirror has what was just taken back
-                self._refresh(write.connection)
+                write.pending.flush()
+                self._refresh(write.pending.connection)
             return error
-        write.connection.execute("RELEASE call")
+        write.end()
         return result
 
     # ------------------------------------------------------------------------------------------ adding
@@ -102,7 +103,8 @@ class MemoryWriter(MemoryReader):
     def add(self, write: Write, drafts: Sequence[Draft], encoded: Sequence[Encoded]) -> list[Added]:
         """Store drafts in order; see `memory_serve.duplicates` and `memory_serve.keep` for what becomes of each."""
         runs = self._known_runs(write, [draft.trajectory_id for draft in drafts if draft.trajectory_id])
-        added = [self._add(write, draft, e, runs) for draft, e in zip(drafts, encoded, strict=True)]
+        spots = self._index.spots([e.question for e in encoded])
+        added = [self._add(write, *given, runs) for given in zip(drafts, encoded, spots, strict=True)]
         fresh = {
             a.id: (write.namespace, *e.bucket) for a, e in zip(added, encoded, strict=True) if a.action == "stored"
         }
@@ -117,30 +119,38 @@ class MemoryWriter(MemoryReader):
 
     def _known_runs(self, write: Write, runs: Sequence[str]) -> dict[str, tuple[str, str]]:
         """The memory and the outcome of the runs that are stored already."""
+        if not runs:
+            return {}
+        known = {run: held for (where, run), held in write.pending.runs.items() if where == write.namespace}
         query = f"SELECT * FROM runs WHERE namespace = ? AND trajectory_id IN ({', '.join('?' * len(runs))})"
-        return {row[1]: (row[2], row[3]) for row in write.connection.execute(query, (write.namespace, *runs))}
+        # Not through `write.connection`: what waits need not be written for this.
+        for _, run, memory_id, outcome in write.pending.connection.execute(query, (write.namespace, *runs)):
+            known[run] = memory_id, outcome
+        return known
 
-    def _add(self, write: Write, draft: Draft, encoded: Encoded, runs: dict[str, tuple[str, str]]) -> Added:
-        known = runs.get(draft.trajectory_id)
+    def _add(self, write: Write, draft: Draft, encoded: Encoded, spot: Spot, runs: dict[str, tuple[str, str]]) -> Added:
+        run, known = draft.trajectory_id, runs.get(draft.trajectory_id)
         # A run is stored once; only a verdict that came later than the run makes it worth looking at again.
         if known and (known[1] != "unjudged" or draft.outcome == "unjudged"):
             return Added(id=known[0], action="known")
-        action, memory_id = self._decide(write, draft, encoded)
+        action, memory_id = self._decide(write, draft, encoded, spot)
         if action == "stored":
             memory_id = new_id()
-            self._insert(write, self._row(write.namespace, memory_id, draft, encoded.bucket), encoded)
+            new = {run: draft.outcome} if run and not known else {}
+            self._insert(write, self._row(write.namespace, memory_id, draft, encoded.bucket), encoded, spot, new)
         elif action == "replaced":
             self._replace(write, memory_id, draft, encoded)
-        if draft.trajectory_id:
-            self._assign(write, memory_id, draft.trajectory_id, draft.outcome, known[0] if known else None)
-            runs[draft.trajectory_id] = memory_id, draft.outcome
+        if run:
+            if known or action != "stored":
+                self._assign(write, memory_id, run, draft.outcome, known[0] if known else None)
+            runs[run] = memory_id, draft.outcome
         return Added(id=memory_id, action=action)
 
-    def _decide(self, write: Write, draft: Draft, encoded: Encoded) -> tuple[Any, str]:
+    def _decide(self, write: Write, draft: Draft, encoded: Encoded, spot: Spot) -> tuple[Any, str]:
         bucket = self._index.bucket((write.namespace, *encoded.bucket))
         found: dict[Outcome, str] = {}
         if bucket is not None:
-            rows = bucket.near(encoded.question)
+            rows = bucket.near(encoded.question, spot)
             if len(rows):
                 similar = self._similarities(encoded, bucket, rows)
                 captioned = encoded.caption is not None
@@ -181,7 +191,7 @@ class MemoryWriter(MemoryReader):
             "created": now().isoformat(timespec="microseconds"),
             "source_id": draft.source_id,
             "trajectory_id": draft.trajectory_id,
-            "provenance": json.dumps(draft.provenance, ensure_ascii=False),
+            "provenance": json.dumps(draft.provenance, ensure_ascii=False) if draft.provenance else "{}",
             "namespace": namespace,
             "revision": 1,
             "trust": draft.trust,
@@ -191,19 +201,25 @@ class MemoryWriter(MemoryReader):
             "original": "{}",
         }
 
-    def _insert(self, write: Write, row: State, encoded: Encoded) -> None:
+    def _insert(
+        self,
+        write: Write,
+        row: State,
+        encoded: Encoded,
+        spot: Spot | None = None,
+        runs: Mapping[str, str] | None = None,
+    ) -> None:
+        """A new memory and runs that nobody had stored."""
         caption = None if encoded.caption is None else to_blob(encoded.caption)
-        self._put_back(write, {**row, "encoder": self._encoder, "runs": {}}, to_blob(encoded.question), caption)
-        self._index.put(fresh_entry(row, encoded))
+        state = {**row, "encoder": self._encoder, "runs": dict(runs or {})}
+        self._put_back(write, state, to_blob(encoded.question), caption)
+        for run, outcome in (runs or {}).items():
+            write.pending.runs[write.namespace, run] = row["id"], outcome
+        self._index.put(fresh_entry(row, encoded), spots=None if spot is None else [spot])
 
     def _put_back(self, write: Write, state: State, vector: bytes, caption: bytes | None) -> None:
         """Insert a memory whose whole state is known; the mirror does not learn of it here."""
-        columns = {name: value for name, value in state.items() if name != "runs"}
-        columns |= {"version": write.version, "vector": vector, "caption_vector": caption}
-        write.connection.execute(
-            f"INSERT INTO memories ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
-            tuple(columns.values()),
-        )
+        write.pending.memories.append(inserted(state, write.version, vector, caption))
         write.image(state["id"], Image(None, state))
 
     def _replace(self, write: Write, memory_id: str, draft: Draft, encoded: Encoded) -> None:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 VERBS: dict[str, tuple[str, str]] = {
     "ask": ("inference.cli:ask", "answer one question with memory, plan and search"),
-    "show": ("inference.cli:show", "print one trajectory readably"),
+    "eval": ("inference.evaluation.cli:evaluate", "answer a dataset by one method and sum up"),
+    "show": ("inference.cli:show", "print one trajectory, or the summary of an evaluation"),
+    "compare": ("inference.evaluation.compare:main", "compare evaluations of the same questions"),
     "doctor": ("inference.doctor:main", "list what is there and what each missing thing would enable"),
     "index build": ("local_search.cli:build", "index a corpus for search"),
     "index adopt": ("local_search.cli:adopt", "use a ready-made corpus and FAISS index as they are"),

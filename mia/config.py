@@ -23,7 +23,7 @@ from mia.types import Role
 ENV_PREFIX = "MIA__"
 
 
-SHARED_SECTIONS = {"models", "search", "web", "memory", "agent", "method", "judge", "runs"}
+SHARED_SECTIONS = {"models", "search", "web", "memory", "agent", "method", "judge", "panel", "runs", "dataset", "eval"}
 """Top-level names that some commands use and others do not: one file and one environment serve all commands."""
 
 
@@ -31,6 +31,9 @@ class Section(BaseModel):
     """A part of the config: frozen, unknown keys forbidden."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+SamplingField = Literal["temperature", "top_p", "stop", "presence_penalty", "repetition_penalty", "seed"]
 
 
 class Endpoint(Section):
@@ -49,7 +52,17 @@ class Endpoint(Section):
     tool_format: Literal["grammar", "native"] = Field(
         "grammar", description="how tools are called: our <tool_call> grammar, or the endpoint's native tool calling"
     )
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = Field(
+        "max_tokens", description="what the endpoint calls the limit of a reply's length"
+    )
+    omit: tuple[SamplingField, ...] = Field(
+        (), description="fields of the sampling that the endpoint refuses; `stop` is then kept to on our side"
+    )
     extra_body: dict[str, Any] = Field(default_factory=dict, description="further fields of the request body")
+    image_side: int = Field(1568, ge=28, description="longest side of a picture as it is sent, in pixels")
+    image_bytes: int = Field(
+        5 * 1024 * 1024, ge=10_000, description="largest picture as it is sent: length of its data URL, in bytes"
+    )
 
     @field_validator("url")
     @classmethod
@@ -66,9 +79,9 @@ class Endpoint(Section):
         return name
 
     @property
-    def in_process(self) -> bool:
-        """Whether the model runs in this process; such models read text only."""
-        return self.url.startswith(("embedded:", "local:"))
+    def text_only(self) -> bool:
+        """Whether the model is known to read no pictures; of others, only asking them tells."""
+        return self.url == "embedded:"
 
 
 class Models(Section):

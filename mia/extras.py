@@ -8,7 +8,9 @@ from typing import Any, Literal
 from mia.errors import ConfigError
 
 
-def need(module: str, extra: Literal["cluster", "embedded", "lucene", "search", "serve", "web"]) -> Any:
+def need(
+    module: str, extra: Literal["cluster", "embedded", "lucene", "mem0", "postgres", "search", "serve", "web"]
+) -> Any:
     """Import a package of an optional extra. Its type is open, because most of these packages ship no types.
 
     Raises:

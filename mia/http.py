@@ -12,9 +12,9 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import httpx
     from fastapi import FastAPI, Request
     from fastapi.responses import JSONResponse
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, Metric
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 B = TypeVar("B", bound=BaseModel)
@@ -53,12 +53,24 @@ class ErrorAnswer(BaseModel):
     error: ErrorBody
 
 
+class Tally(NamedTuple):
+    """A number that only grows and that a service shows in its metrics beside its requests.
+
+    It is read when the metrics are, in the process that is asked; so it is not for services with several workers.
+    """
+
+    name: str
+    what: str
+    value: Callable[[], int]
+
+
 def create_service(
     name: str,
     version: str,
     ready: Callable[[], bool],
     on_close: Close | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
+    counts: Sequence[Tally] = (),
 ) -> FastAPI:
     """A FastAPI app with the edge that all services share.
 
@@ -68,6 +80,7 @@ def create_service(
         ready: whether the service can work (index or model loaded); `/health` answers 503 until then.
         on_close: awaited at shutdown.
         max_body_bytes: larger request bodies are refused with 413.
+        counts: what else the metrics show.
     """
     from fastapi import FastAPI
     from prometheus_client import CollectorRegistry
@@ -83,9 +96,26 @@ def create_service(
         "5XX": {"model": ErrorAnswer, "description": "the service cannot answer now"},
     }
     app = FastAPI(title=f"MIA {name}", version=version, lifespan=lifespan, responses=faults)
-    _add_edge(app, name, CollectorRegistry(), max_body_bytes)
+    registry = CollectorRegistry()
+    if counts:
+        registry.register(_Tallies(counts))
+    _add_edge(app, name, registry, max_body_bytes)
     _add_health(app, name, version, ready)
     return app
+
+
+class _Tallies:
+    """Gives counts to prometheus_client."""
+
+    def __init__(self, counts: Sequence[Tally]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """What prometheus_client calls."""
+        from prometheus_client.core import CounterMetricFamily
+
+        for name, what, value in self._counts:
+            yield CounterMetricFamily(name, what, value=value())
 
 
 class _Edge:

@@ -90,11 +90,16 @@ class Message(Record):
 
 
 class ToolSpec(Record):
-    """A tool as the model is told of it; `parameters` is a JSON schema of the arguments."""
+    """A tool as the model is told of it; `parameters` is a JSON schema of the arguments.
+
+    `needs_picture`: offered only with questions that have one. `once`: one call for each question, at most.
+    """
 
     name: str
     description: str
     parameters: dict[str, JsonValue]
+    needs_picture: bool = False
+    once: bool = False
 
 
 class Sampling(Record):
@@ -326,6 +331,7 @@ class Trajectory(Record):
     id: str
     question: Question
     recalled: Recalled = Recalled()
+    recalled_again: Recalled = Recalled()  # the next best memories, for the replan
     plans: tuple[Plan, ...] = ()
     reflections: tuple[Reflection, ...] = ()
     steps: tuple[Step, ...] = ()
@@ -371,7 +377,7 @@ class Judgement(Record):
 
     correct: bool | None
     score: float | None = None
-    method: Literal["em", "f1", "model", "panel", "none"]
+    method: Literal["em", "f1", "accepted", "choice", "gaia", "model", "browse", "panel", "none"]
     judge: str = ""
     prompt_hash: str = ""
     raw: Text = ""

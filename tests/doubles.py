@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from PIL import Image
 
 from inference.agent import Agent
 from inference.driver import Driver
@@ -16,6 +19,7 @@ from inference.tools import SearchTool, ToolBox
 from memory_serve.protocol import MemoryStore
 from mia.chat.scripted import ScriptedChat
 from mia.errors import MiaError
+from mia.pictures import to_data_url
 from mia.types import Hit, Passage, Role
 
 VIENNA = Passage(id="1", title="Vienna", text="Vienna, the capital of Austria, lies on the Danube.")
@@ -48,6 +52,16 @@ class FixedSearch:
 
     async def aclose(self) -> None:
         """Nothing to free."""
+
+
+def picture(colour: str = "red", size: tuple[int, int] = (56, 84), dot: str = "") -> str:
+    """A picture of one colour, with one pixel of another if wanted, as a data URL."""
+    made = Image.new("RGB", size, colour)
+    if dot:
+        made.paste(dot, (0, 0, 1, 1))
+    file = io.BytesIO()
+    made.save(file, "PNG")
+    return to_data_url(file.getvalue(), "image/png")
 
 
 def call(query: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from mia.chat import ChatModel
 from mia.errors import DataError, MiaError, ToolError
+from mia.pictures import is_data_url
 from mia.prompts import prompt
 from mia.types import Hit
 from web_tools import extract
@@ -26,7 +27,7 @@ from web_tools.config import WebConfig
 from web_tools.fetch import Fetcher
 from web_tools.memo import Memo
 from web_tools.pace import patiently
-from web_tools.pictures import is_data_url, small
+from web_tools.pictures import small
 from web_tools.protocol import ImageFinder, hits_of
 from web_tools.reading import read
 from web_tools.records import ImageHit, ImageQuery, ImageResult, Page, SearchResult, Stats, Visit

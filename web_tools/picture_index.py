@@ -20,8 +20,9 @@ from pydantic import Field, ValidationError
 
 from mia.errors import DataError
 from mia.extras import need
+from mia.pictures import decoded, from_data_url, is_data_url
 from mia.types import Failure, Record, Text
-from web_tools.pictures import decoded, from_data_url, is_data_url, small
+from web_tools.pictures import small
 from web_tools.ranking import Bm25, Ranking, fuse
 from web_tools.records import ImageHit, ImageQuery
 

@@ -79,3 +79,4 @@ TRAITS: dict[Name, Traits] = {
     "mia": Traits(plan=True, reader="planner"),
     "mia_unsupervised": Traits(plan=True, reader="planner", feedback="panel"),
 }
+"""What each method is; what they write, read and when stands in the docstring of `inference.methods`."""

@@ -18,7 +18,7 @@ from memory_serve.workflow import Summary, prepare
 from mia.chat import ChatModel
 from mia.types import Judgement, Question, Recalled
 
-_VOLATILE = {"id", "created", "merged_from"}
+_VOLATILE = {"id", "created", "merged_from", "trajectory_id"}
 
 
 class MiaMethod:
@@ -41,8 +41,8 @@ class MiaMethod:
 
     async def learn(self, run: Run, judgement: Judgement) -> Added:
         """See `Method.learn`."""
-        if judgement.correct is not None and run.recalled.ids:
-            await self.store.credit(run.recalled.ids, judgement.correct, key=run.id)
+        if judgement.correct is not None and run.recalled_ids:
+            await self.store.credit(run.recalled_ids, judgement.correct, key=run.id)
         drafted = await prepare(run, judgement, self._summary, self._manager)
         (added,) = await self.store.add([drafted])
         return added

@@ -8,6 +8,7 @@ Left out: anything the tables do not say. Standard library only; the same bytes 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,19 @@ from local_search.miniwiki.facts import TABLES, FactError, load
 from local_search.miniwiki.prose import Passage, build_passages
 from local_search.miniwiki.splits import SPLITS, Split
 
-__all__ = ["SPLITS", "TABLES", "FactError", "Passage", "Question", "Split", "Step", "passages", "questions", "write"]
+__all__ = [
+    "SPLITS",
+    "TABLES",
+    "FactError",
+    "Passage",
+    "Question",
+    "Split",
+    "Step",
+    "lines",
+    "passages",
+    "questions",
+    "write",
+]
 
 
 @lru_cache(maxsize=4)
@@ -37,15 +50,25 @@ def questions(split: Split | None = None, tables: Path = TABLES) -> tuple[Questi
     return tuple(question for question in _build(tables)[1] if split is None or question.split == split)
 
 
+def lines(rows: Iterable[Question]) -> str:
+    """Questions as JSON lines, a row each."""
+    return _lines(asdict(row) for row in rows)
+
+
+def _lines(rows: Iterable[dict[str, object]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
 def write(out: Path, tables: Path = TABLES) -> dict[str, int]:
     """Writes corpus.jsonl and questions.{train,dev,test}.jsonl into a folder; returns the rows per file."""
     out.mkdir(parents=True, exist_ok=True)
-    files: dict[str, list[dict[str, object]]] = {
-        "corpus.jsonl": [{"id": passage.id, "contents": passage.contents} for passage in passages(tables)]
-    }
+    corpus = passages(tables)
+    files = {"corpus.jsonl": _lines({"id": each.id, "contents": each.contents} for each in corpus)}
+    counts = {"corpus.jsonl": len(corpus)}
     for split in SPLITS:
-        files[f"questions.{split}.jsonl"] = [asdict(question) for question in questions(split, tables)]
-    for name, rows in files.items():
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        asked = questions(split, tables)
+        files[f"questions.{split}.jsonl"] = lines(asked)
+        counts[f"questions.{split}.jsonl"] = len(asked)
+    for name, text in files.items():
         (out / name).write_text(text, encoding="utf-8", newline="\n")
-    return {name: len(rows) for name, rows in files.items()}
+    return counts

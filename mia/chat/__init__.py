@@ -27,6 +27,7 @@ class ChatModel(Protocol):
 
         Raises:
             ModelError: the model did not answer; nothing was produced.
+            DataError: a picture cannot be read (code `bad_picture`).
         """
         ...
 

@@ -6,19 +6,26 @@ Time limits and retries live here and nowhere else: the client repeats what fail
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import Any
 
+import aiohttp
 import openai
 from openai import AsyncOpenAI, DefaultAioHttpClient
 
 from mia.chat.arguments import read_arguments
 from mia.config import Endpoint
 from mia.errors import ConfigError, ModelError, ParseError
+from mia.pictures import fitted
 from mia.types import MalformedCall, Message, Reply, Sampling, ToolCall, ToolSpec, Usage
+
+PICTURES_KEPT = 32
+"""Pictures that are remembered as they are sent."""
 
 
 class OpenAIChat:
@@ -34,6 +41,8 @@ class OpenAIChat:
         self.name = endpoint.model
         self.context = endpoint.context
         self._endpoint = endpoint
+        # A conversation sends its pictures anew with every turn.
+        self._fit = lru_cache(PICTURES_KEPT)(partial(fitted, side=endpoint.image_side, size=endpoint.image_bytes))
         self._client = AsyncOpenAI(
             base_url=endpoint.url,
             api_key=key,
@@ -46,25 +55,48 @@ class OpenAIChat:
         """See `ChatModel.generate`."""
         if not self.name:
             self.name = await self._first_model()
+        if any(message.images for message in messages):
+            messages = await asyncio.to_thread(self._with_fitting_pictures, messages)
         body: dict[str, Any] = {
             "model": self.name,
             "messages": [to_wire(message) for message in messages],
-            **_sampling_fields(sampling),
+            **self._sampling_fields(sampling),
             **self._endpoint.extra_body,
         }
         if tools:
-            body["tools"] = [{"type": "function", "function": tool.model_dump()} for tool in tools]
+            told = {"name", "description", "parameters"}
+            body["tools"] = [{"type": "function", "function": tool.model_dump(include=told)} for tool in tools]
         started = time.perf_counter()
         try:
             # The typed `chat.completions.create` spends more time on checking types than on everything else together.
             completion = await self._client.post("/chat/completions", cast_to=object, body=body)
         except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is no JSON
             raise self._model_error(error) from error
-        return self._reply(completion, time.perf_counter() - started)
+        reply = self._reply(completion, time.perf_counter() - started)
+        return _cut(reply, sampling.stop) if "stop" in self._endpoint.omit else reply
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._client.close()
+
+    def _with_fitting_pictures(self, messages: Sequence[Message]) -> list[Message]:
+        return [m.model_copy(update={"images": tuple(self._fit(url) for url in m.images)}) for m in messages]
+
+    def _sampling_fields(self, sampling: Sampling) -> dict[str, Any]:
+        """What of a sampling is sent: the limit always, the temperature unless omitted, the rest where it says more."""
+        fields: dict[str, Any] = {"temperature": sampling.temperature}
+        if sampling.top_p != 1.0:
+            fields["top_p"] = sampling.top_p
+        if sampling.stop:
+            fields["stop"] = list(sampling.stop)
+        if sampling.presence_penalty:
+            fields["presence_penalty"] = sampling.presence_penalty
+        if sampling.repetition_penalty is not None:
+            fields["repetition_penalty"] = sampling.repetition_penalty
+        if sampling.seed is not None:
+            fields["seed"] = sampling.seed
+        kept = {name: value for name, value in fields.items() if name not in self._endpoint.omit}
+        return {**kept, self._endpoint.max_tokens_field: sampling.max_tokens}
 
     async def _first_model(self) -> str:
         try:
@@ -154,28 +186,19 @@ def _count(value: Any) -> int:
 
 
 def _timed_out(error: BaseException) -> bool:
-    """Whether time ran out. The aiohttp transport reports a refused connection as a time-out too; its cause tells."""
+    """Whether time ran out. The aiohttp transport reports a connection refused or closed so, too; its cause tells."""
     cause: BaseException | None = error
     while cause is not None and isinstance(error, openai.APITimeoutError):
-        if isinstance(cause, OSError):
+        if isinstance(cause, OSError | aiohttp.ServerDisconnectedError):
             return isinstance(cause, TimeoutError)
         cause = cause.__cause__
     return isinstance(error, openai.APITimeoutError)
 
 
-def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
-    fields: dict[str, Any] = {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens}
-    if sampling.top_p != 1.0:
-        fields["top_p"] = sampling.top_p
-    if sampling.stop:
-        fields["stop"] = list(sampling.stop)
-    if sampling.presence_penalty:
-        fields["presence_penalty"] = sampling.presence_penalty
-    if sampling.repetition_penalty is not None:
-        fields["repetition_penalty"] = sampling.repetition_penalty
-    if sampling.seed is not None:
-        fields["seed"] = sampling.seed
-    return fields
+def _cut(reply: Reply, stops: Sequence[str]) -> Reply:
+    """The reply up to the first stop text, as an endpoint that knows them would have ended it."""
+    ends = [reply.text.index(stop) for stop in stops if stop and stop in reply.text]
+    return reply.model_copy(update={"text": reply.text[: min(ends)], "finish_reason": "stop"}) if ends else reply
 
 
 def to_wire(message: Message) -> dict[str, Any]:
@@ -186,6 +209,7 @@ def to_wire(message: Message) -> dict[str, Any]:
         content = [*pictures, {"type": "text", "text": message.text}]
     wire: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
+        wire["content"] = content or None  # some refuse an empty text
         wire["tool_calls"] = [
             {
                 "id": c.id,

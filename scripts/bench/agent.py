@@ -90,7 +90,7 @@ def run_ours(url: str, count: int, concurrency: int) -> None:
             question = Question(id=str(number), text="Which river flows through the capital of Austria?")
             transcript = Transcript()
             episode = mia_episode(
-                transcript, question, driver.toolbox.specs, AGENT, 32768, time.monotonic, recall=False
+                transcript, question, driver.toolbox.offered(question), AGENT, 32768, time.monotonic, recall=False
             )
             execution = await driver.run(episode)
             if execution.answer != "Danube" or len(transcript.steps) != CALLS_PER_EPISODE:

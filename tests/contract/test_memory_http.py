@@ -16,7 +16,8 @@ from memory_serve.config import MemoryConfig
 from memory_serve.hashing import HashEncoder
 from memory_serve.protocol import Draft
 from memory_serve.store import SqliteMemory
-from mia.errors import MemoryStoreError
+from mia.chat.scripted import Answer, ScriptedChat
+from mia.errors import MemoryStoreError, ModelError
 
 
 def draft(town: str) -> Draft:
@@ -111,6 +112,26 @@ async def test_health_and_metrics(raw: tuple[httpx.AsyncClient, SqliteMemory]) -
     )
     await core.aclose()
     assert (await client.get("/health")).status_code == 503
+
+
+async def test_the_metrics_count_what_the_manager_model_could_not_classify(tmp_path: Path) -> None:
+    replies: list[Answer] = [
+        '{"category": "location"}',
+        "a river, I think",
+        ModelError("away"),
+        '{"category": "rivers"}',
+    ]
+    config = MemoryConfig(path=tmp_path / "m.db", classify="model")
+    core = SqliteMemory(config, HashEncoder(), manager=ScriptedChat(replies))
+    transport = httpx.ASGITransport(create_app(core))
+    async with httpx.AsyncClient(transport=transport, base_url="http://memory") as client:
+        for n, failures in enumerate((0, 1, 2, 3)):
+            body = {"memories": [draft(f"town{n}").model_dump()]}
+            assert (await client.post("/v1/memories", json=body)).status_code == 200
+            shown = (await client.get("/metrics")).text.splitlines()
+            assert f"mia_memory_classify_failures_total {failures}.0" in shown
+            assert "# TYPE mia_memory_classify_failures_total counter" in shown
+    await core.aclose()
 
 
 async def test_a_service_that_is_not_there() -> None:

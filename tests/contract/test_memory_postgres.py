@@ -344,7 +344,7 @@ async def test_many_replicas_open_a_new_database_at_once(replica: Open) -> None:
     assert {(await store.stats()).memories for store in stores} == {6}
 
 
-# ---------------------------------------------------------------------------------------------- encoders, index
+# ---------------------------------------------------------------------------------------------- encoders
 
 
 async def test_vectors_of_two_encoders_are_never_compared(replica: Open) -> None:
@@ -363,21 +363,6 @@ async def test_vectors_of_two_encoders_are_never_compared(replica: Open) -> None
         with pytest.raises(MemoryStoreError, match="another encoder"):
             await call
     assert (await new.stats()).memories == 150
-
-
-async def test_the_approximate_index_finds_the_nearest(replica: Open) -> None:
-    exact = replica()
-    await exact.add(drafts(400))
-    near = replica(postgres={"hnsw_from": 300, "hnsw_candidates": 60})
-    assert near._postgres._approximate  # type: ignore[attr-defined]
-    hits = 0
-    for n in range(0, 60, 3):
-        asked = Question(id="x", text=f"Which river flows through town{n} of region{n % 7}?")
-        wanted, found = await exact.recall(asked, k=2), await near.recall(asked, k=2)
-        hits += wanted.successes[0].memory.id == found.successes[0].memory.id
-    assert hits >= 18
-    again = replica(HashEncoder(dim=32), reencode=True, postgres={"hnsw_from": 300})  # an index of another length
-    assert (await again.recall(ASKED)).ids != ()
 
 
 # ---------------------------------------------------------------------------------------------- texts

@@ -110,6 +110,27 @@ async def test_undo_gives_a_run_back_to_the_memory_it_was_taken_from(store: Memo
     assert await store.export() == []
 
 
+async def test_an_undo_of_an_undo_of_an_undo(store: MemoryStore) -> None:
+    (older, newer) = [(await store.add([draft(town)]))[0] for town in ("Vienna", "Graz")]
+    undo = await store.undo()
+    redo = await store.undo(undo.undone)
+    assert (redo.number, redo.action) == (undo.undone, "undo")
+    again = await store.undo(redo.undone)
+    assert (again.number, again.action) == (redo.undone, "undo")
+    last = again.undone
+    assert [m.id for m in await store.export()] == [older.id]
+    # What counts is whether a change is in effect now: the undo is, so the second addition is not.
+    found = {c.number: c.undone for c in await store.history()}
+    assert found == {1: None, 2: undo.undone, undo.undone: None, redo.undone: last, last: None}
+    assert (await store.undo()).number == 1
+    assert await store.export() == []
+    with pytest.raises(DataError, match="nothing to undo"):
+        await store.undo()
+    await store.undo(last)  # the other way round: the second addition is in effect again
+    assert [m.id for m in await store.export()] == [newer.id]
+    assert (await store.undo()).number == 2
+
+
 async def test_what_is_exported_can_be_stored_elsewhere(store: MemoryStore) -> None:
     added = await store.add([draft("Vienna"), draft("Graz", caption="a bridge", modality="text-image")])
     await store.credit([added[0].id], success=True)

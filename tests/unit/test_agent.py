@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ import pytest
 from inference.agent import Agent
 from inference.config import JudgeConfig, RunConfig
 from inference.events import Event
+from inference.methods.config import MethodConfig
 from inference.methods.mia import MiaMethod
 from inference.runs import Run, RunStore
 from inference.search import Search
@@ -101,6 +103,36 @@ async def test_a_judged_run_is_remembered_credited_and_saved(build: Build, tmp_p
     assert stored.trajectory_id == first.id
 
 
+async def test_a_replan_recalls_what_comes_next_and_both_are_credited(build: Build) -> None:
+    towns = ("Austria", "Italy", "Hungary", "Serbia")
+    planner = plans(*["no"] * 4, "Yes: no evidence.")
+    planner.enqueue("1. Look again.")
+    executor = ScriptedChat([call("Vienna"), "<answer>Danube</answer>"] * 4)
+    executor.enqueue(call("Vienna"), "<answer>Rhine</answer>", call("Danube"), "<answer>Danube</answer>")
+    agent = build(planner, executor)
+    for n, town in enumerate(towns):
+        await agent.ask(Question(id=f"q{n}", text=f"Which river flows through the capital of {town}?"), REFERENCE)
+    asked = Question(id="asked", text="Which river flows through the capital of Slovakia?")
+    best = (await store_of(agent).recall(asked, k=4)).ids
+    before = {memory.id: (memory.uses, memory.successes) for memory in await store_of(agent).list()}
+    run = await agent.ask(asked, REFERENCE)
+    assert run.answer == "Danube"
+    assert (run.recalled.ids, run.recalled_again.ids) == (best[:2], best[2:])
+    assert [plan.memory_ids for plan in run.plans] == [best[:2], best[2:]]
+    after = {memory.id: (memory.uses, memory.successes) for memory in await store_of(agent).list()}
+    assert [after[i] for i in best] == [(before[i][0] + 1, before[i][1] + 1) for i in best]
+    assert agent.runs.load(run.id) == run
+
+
+async def test_runs_from_before_replans_recalled_can_be_read(build: Build, tmp_path: Path) -> None:
+    run = await build(plans("no"), ScriptedChat([call("Vienna"), "<answer>Danube</answer>"])).ask(QUESTION)
+    path = tmp_path / "runs" / f"{run.id}.json"
+    fields = json.loads(path.read_text())
+    del fields["recalled_again"]
+    path.write_text(json.dumps(fields))
+    assert RunStore(tmp_path / "runs").load(run.id) == run
+
+
 async def test_a_wrong_answer_credits_a_use_without_success(build: Build) -> None:
     executor = ScriptedChat([call("Vienna"), "<answer>Danube</answer>", call("Danube"), "<answer>Rhine</answer>"])
     agent = build(plans("no", "no"), executor)
@@ -143,6 +175,49 @@ async def test_an_unreadable_judge_leaves_the_run_unjudged_and_degraded(build: B
     assert run.judgement is None
     assert [failure.code for failure in run.degraded] == ["unjudged"]
     assert (await store_of(agent).stats()).by_outcome["unjudged"] == 1
+
+
+def unsupervised(agent: Agent) -> Agent:
+    """The same agent, whose memory learns from the panel."""
+    config = agent.config.model_copy(
+        update={"method": MethodConfig(name="mia_unsupervised"), "judge": JudgeConfig(method="em")}
+    )
+    return Agent(config, agent.models, agent.search, agent.method, agent.runs)
+
+
+async def test_memory_learns_from_the_panel_while_the_reference_only_scores(build: Build) -> None:
+    executor = ScriptedChat([call("Vienna"), "<answer>Rhine</answer>"])
+    review = json.dumps({"quote": "Rhine", "reason": "It is one.", "score": 9})
+    panel = ScriptedChat([review, review, review, json.dumps({"reason": "All agree.", "verdict": "accept"})])
+    agent = unsupervised(build(plans("no"), executor, judge=panel))
+    run = await agent.ask(QUESTION, Reference(answers=("MARKER",)))
+    assert run.judgement is not None
+    assert run.feedback is not None
+    assert (run.judgement.correct, run.judgement.method) == (False, "em")
+    assert (run.feedback.correct, run.feedback.method) == (True, "panel")
+    assert run.feedback.score == pytest.approx(9)
+    stats = await store_of(agent).stats()
+    assert (stats.by_outcome["correct"], stats.by_trust["panel"]) == (1, 1)
+    assert not any("MARKER" in message.text for told in panel.history for message in told)
+
+
+async def test_a_panel_that_fails_leaves_memory_without_a_verdict(build: Build) -> None:
+    executor = ScriptedChat([call("Vienna"), "<answer>Danube</answer>"])
+    agent = unsupervised(build(plans("no"), executor, judge=ScriptedChat([ModelError("down", code="unreachable")])))
+    run = await agent.ask(QUESTION, REFERENCE)
+    assert run.judgement is not None
+    assert (run.judgement.correct, run.feedback) == (True, None)
+    assert [(failure.boundary, failure.code) for failure in run.degraded] == [("model", "unreachable")]
+    assert (await store_of(agent).stats()).by_outcome == {"correct": 0, "incorrect": 0, "unjudged": 1}
+
+
+async def test_options_reach_the_judge_of_choices(build: Build) -> None:
+    agent = build(plans("no"), ScriptedChat(["<answer>the Danube</answer>"]), judge=ScriptedChat())
+    agent.config = agent.config.model_copy(update={"judge": JudgeConfig(method="choice")})
+    gold = Reference(answers=("Danube",), choice="B")
+    run = await agent.judge(await agent.answer(QUESTION), gold, choices=("Rhine", "Danube"))
+    assert run.judgement is not None
+    assert (run.judgement.correct, run.judgement.raw) == (True, "B")
 
 
 @pytest.mark.parametrize(

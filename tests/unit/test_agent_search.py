@@ -16,7 +16,7 @@ from local_search.config import SearchConfig
 from local_search.encoder import MiniLM
 from mia.chat.scripted import ScriptedChat
 from mia.cli import main
-from mia.types import Observation, ToolCall
+from mia.types import Observation, Question, ToolCall
 from web_tools.config import CacheConfig, WebConfig
 from web_tools.stub import Answer, Seen, Server, found, serving
 
@@ -70,11 +70,13 @@ async def opened(
     try:
         yield search
     finally:
-        await search.backend.aclose()
+        await search.aclose()
 
 
 async def run(search: Search, name: str, **arguments: str) -> Observation:
-    (observation,) = await ToolBox(search.tools).run([ToolCall(id="c", name=name, arguments=dict(arguments))])
+    (observation,) = await ToolBox(search.tools).run(
+        [ToolCall(id="c", name=name, arguments=dict(arguments))], Question(id="q", text="?")
+    )
     return observation
 
 

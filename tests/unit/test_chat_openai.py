@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import json
 import socket
 import time
@@ -11,12 +13,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from PIL import Image
 
 from mia.chat import open_chat
 from mia.chat.openai import OpenAIChat
 from mia.config import Endpoint
-from mia.errors import ConfigError, ModelError
+from mia.errors import ConfigError, DataError, ModelError
 from mia.types import Message, Reply, Sampling, ToolCall, ToolSpec
+from tests.doubles import picture
 
 
 class Fake:
@@ -229,6 +233,18 @@ async def test_a_connection_that_breaks_off_is_an_error(fake: Fake) -> None:
     assert failed.boundary == "model"
 
 
+async def test_a_connection_that_is_closed_without_a_word_is_no_time_out(fake: Fake) -> None:
+    async def closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(closed, "127.0.0.1", 0)
+    async with server:
+        fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        failed = await failing(fake)
+    assert (failed.code, failed.retryable) == ("unreachable", True)
+
+
 @pytest.mark.parametrize(("calls", "malformed"), [(None, 0), ([], 0), ({}, 0), (3, 1), ("search", 1), ([3, None], 2)])
 async def test_what_is_no_list_of_calls_is_no_call(fake: Fake, calls: Any, malformed: int) -> None:
     fake.will({"content": "a", "tool_calls": calls})
@@ -355,12 +371,13 @@ async def test_all_of_sampling_and_the_extra_body_reach_the_wire(fake: Fake) -> 
 
 async def test_images_become_parts_before_the_text(fake: Fake) -> None:
     fake.will({"content": "a"})
-    await ask(fake, [Message(role="user", text="What is it?", images=("data:image/png;base64,AA", "https://x/y.png"))])
+    url = picture()
+    await ask(fake, [Message(role="user", text="What is it?", images=(url, "https://x/y.png"))])
     assert fake.bodies[0]["messages"] == [
         {
             "role": "user",
             "content": [
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
+                {"type": "image_url", "image_url": {"url": url}},
                 {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
                 {"type": "text", "text": "What is it?"},
             ],
@@ -368,16 +385,77 @@ async def test_images_become_parts_before_the_text(fake: Fake) -> None:
     ]
 
 
+async def test_pictures_are_made_to_fit_the_endpoint(fake: Fake) -> None:
+    fake.will({"content": "a"}, {"content": "a"})
+    large = [Message(role="user", text="?", images=(picture("red", (4000, 1000)),))]
+    await ask(fake, large)
+    await ask(fake, large, image_side=200, image_bytes=10_000)
+    urls = [body["messages"][0]["content"][0]["image_url"]["url"] for body in fake.bodies]
+    sizes = [Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).size for url in urls]
+    assert sizes == [(1568, 392), (200, 50)]
+    assert len(urls[1]) <= 10_000
+
+
+async def test_a_picture_that_cannot_be_read_is_not_sent(fake: Fake) -> None:
+    for url in ("data:image/png;base64,AAAA", "data:,", picture()[:-40]):
+        with pytest.raises(DataError) as refused:
+            await ask(fake, [Message(role="user", text="?", images=(url,))])
+        assert refused.value.code == "bad_picture"
+    assert fake.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("omit", "left"),
+    [
+        ((), {"temperature", "top_p", "stop", "presence_penalty", "repetition_penalty", "seed", "max_tokens"}),
+        (("temperature", "top_p"), {"stop", "presence_penalty", "repetition_penalty", "seed", "max_tokens"}),
+        (("temperature", "top_p", "stop", "presence_penalty", "repetition_penalty", "seed"), {"max_tokens"}),
+    ],
+)
+async def test_what_an_endpoint_refuses_is_left_out(fake: Fake, omit: tuple[str, ...], left: set[str]) -> None:
+    fake.will({"content": "a"})
+    sampling = Sampling(
+        temperature=0.5, top_p=0.5, stop=("x",), presence_penalty=0.5, repetition_penalty=1.5, seed=5, max_tokens=5
+    )
+    await ask(fake, sampling=sampling, omit=omit)
+    assert set(fake.bodies[0]) == {"model", "messages"} | left
+
+
+async def test_the_limit_goes_by_the_endpoints_name_for_it(fake: Fake) -> None:
+    fake.will({"content": "a"})
+    await ask(fake, sampling=Sampling(max_tokens=7), max_tokens_field="max_completion_tokens")
+    assert fake.bodies[0]["max_completion_tokens"] == 7
+    assert "max_tokens" not in fake.bodies[0]
+
+
+@pytest.mark.parametrize(
+    ("omit", "text", "kept"),
+    [
+        (("stop",), "one <end> two", "one "),
+        (("stop",), "one STOP two <end>", "one "),
+        (("stop",), "one", "one"),
+        ((), "one <end> two", "one <end> two"),  # the endpoint has seen to it
+    ],
+)
+async def test_stop_texts_that_are_not_sent_are_kept_to_here(
+    fake: Fake, omit: tuple[str, ...], text: str, kept: str
+) -> None:
+    fake.will(completion({"content": text}, finish_reason="length"))
+    reply = await ask(fake, sampling=Sampling(stop=("<end>", "STOP")), omit=omit)
+    assert (reply.text, reply.finish_reason) == (kept, "length" if kept == text else "stop")
+
+
 async def test_native_tools_and_their_turns_are_sent(fake: Fake) -> None:
     fake.will({"content": "a"})
     schema: dict[str, Any] = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
     turn = Message(role="assistant", text="", tool_calls=(ToolCall(id="c1", name="search", arguments={"query": "é"}),))
     result = Message(role="tool", text="found", tool_call_id="c1")
-    tools = (ToolSpec(name="search", description="Search.", parameters=schema),)
+    tools = (ToolSpec(name="search", description="Search.", parameters=schema, once=True, needs_picture=True),)
     await ask(fake, [*user(), turn, result], tools=tools)
     function = {"name": "search", "description": "Search.", "parameters": schema}
     assert fake.bodies[0]["tools"] == [{"type": "function", "function": function}]
     sent_turn, sent_result = fake.bodies[0]["messages"][1:]
     assert json.loads(sent_turn["tool_calls"][0].pop("function")["arguments"]) == {"query": "é"}
     assert sent_turn["tool_calls"] == [{"id": "c1", "type": "function"}]
+    assert sent_turn["content"] is None
     assert sent_result == {"role": "tool", "content": "found", "tool_call_id": "c1"}

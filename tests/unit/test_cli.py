@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inference.cli import read_config, read_image
+from inference.cli import read_config
 from mia.cli import main
 from mia.errors import ConfigError
 from tests.doubles import chat_endpoint
@@ -170,17 +170,10 @@ def test_profiles_by_name() -> None:
         read_config("none", {})
 
 
-def test_images_become_data_urls(tmp_path: Path) -> None:
-    picture = tmp_path / "dot.png"
-    picture.write_bytes(b"\x89PNG\r\n\x1a\n")
-    assert read_image(picture) == "data:image/png;base64,iVBORw0KGgo="
-    picture.write_bytes(b"RIFF\n\x00\x00\x00WEBPVP8 ")
-    assert read_image(picture).startswith("data:image/webp;")
-    picture.write_text("a text with the name of a picture")
-    with pytest.raises(ConfigError, match="is not a JPEG"):
-        read_image(picture)
-    with pytest.raises(ConfigError, match="cannot read"):
-        read_image(tmp_path / "none.png")
+def test_a_picture_that_cannot_be_read_is_bad_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--url", "http://127.0.0.1:1/v1", "--model", "m"]
+    assert main(["ask", "What is this?", "--image", str(tmp_path / "none.png"), *flags]) == 2
+    assert "cannot read" in capsys.readouterr().err
 
 
 def test_pictures_need_a_model_that_sees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

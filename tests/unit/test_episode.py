@@ -26,16 +26,19 @@ def memory(outcome: str, workflow: str) -> ScoredMemory:
 
 
 class FixedMemory:
-    """Recalls the same always, or fails."""
+    """Recalls what it is given, one page after the other; a page that is None, or missing, fails."""
 
-    def __init__(self, recalled: Recalled | None = None) -> None:
-        self.recalled = recalled
+    def __init__(self, *pages: Recalled | None) -> None:
+        self.pages = pages
+        self.asked: list[tuple[int, int]] = []
         self.error: MiaError = MemoryStoreError("no disk", code="disk")
 
     async def recall(self, question: Question, k: int = 2, skip: int = 0) -> Recalled:
-        if self.recalled is None:
+        self.asked.append((k, skip))
+        recalled = self.pages[len(self.asked) - 1] if len(self.asked) <= len(self.pages) else None
+        if recalled is None:
             raise self.error
-        return self.recalled
+        return recalled
 
 
 async def run(
@@ -50,7 +53,7 @@ async def run(
     episode = mia_episode(
         transcript,
         question,
-        made.toolbox.specs,
+        made.toolbox.offered(question),
         agent or AgentConfig(),
         32768,
         lambda: 0.0,
@@ -114,6 +117,54 @@ async def test_memories_reach_the_planner_and_nobody_else() -> None:
     assert "Rome" not in executor.history[0][0].text
     assert transcript.plans[0].memory_ids == ("m-correct", "m-incorrect", "m-unjudged")
     assert events[0].event == "recall"
+
+
+def right(name: str) -> ScoredMemory:
+    made = Memory(id=f"m-{name}", question=f"Which river flows through {name}?", workflow="1. Go", outcome="correct")
+    return ScoredMemory(memory=made, score=1.0, similarity=0.9)
+
+
+async def test_a_replan_is_made_with_the_next_memories() -> None:
+    pages = Recalled(successes=(right("Rome"),)), Recalled(successes=(right("Paris"),))
+    planner = ScriptedChat(["1. Plan.", "Yes: no evidence.", "1. Search the Danube."])
+    executor = ScriptedChat(["<answer>Rhine</answer>", "<answer>Danube</answer>"])
+    memory = FixedMemory(*pages)
+    execution, transcript, events = await run(planner, executor, memory=memory)
+    assert execution.answer == "Danube"
+    assert memory.asked == [(2, 0), (2, 2)]
+    first, replan = planner.history[0][-1].text, planner.history[2][-1].text
+    assert ("Rome" in first, "Paris" in first) == (True, False)
+    assert ("Rome" in replan, "Paris" in replan) == (False, True)
+    assert [plan.memory_ids for plan in transcript.plans] == [("m-Rome",), ("m-Paris",)]
+    assert (transcript.recalled, transcript.recalled_again) == pages
+    told = [event.revision for event in events if event.event == "recall"]
+    assert told == [0, 1]
+
+
+async def test_without_a_replan_memory_is_asked_once() -> None:
+    memory = FixedMemory(Recalled(successes=(right("Rome"),)))
+    await run(ScriptedChat(["1. Plan.", "no"]), ScriptedChat(["<answer>x</answer>"]), memory=memory)
+    assert memory.asked == [(2, 0)]
+
+
+async def test_a_memory_that_breaks_before_the_replan_degrades_it() -> None:
+    planner = ScriptedChat(["1. Plan.", "yes", "1. More."])
+    executor = ScriptedChat(["<answer>Rhine</answer>", "<answer>Danube</answer>"])
+    memory = FixedMemory(Recalled(successes=(right("Rome"),)))
+    execution, transcript, _ = await run(planner, executor, memory=memory)
+    assert execution.answer == "Danube"
+    assert [failure.code for failure in transcript.degraded] == ["disk"]
+    assert [plan.memory_ids for plan in transcript.plans] == [("m-Rome",), ()]
+    assert "disk" not in planner.history[2][-1].text
+
+
+async def test_what_could_not_be_recalled_for_the_plan_is_recalled_for_the_replan() -> None:
+    planner = ScriptedChat(["1. Plan.", "yes", "1. More."])
+    executor = ScriptedChat(["<answer>Rhine</answer>", "<answer>Danube</answer>"])
+    memory = FixedMemory(None, Recalled(successes=(right("Rome"),)))
+    _, transcript, _ = await run(planner, executor, memory=memory)
+    assert memory.asked == [(2, 0), (2, 0)]
+    assert [plan.memory_ids for plan in transcript.plans] == [(), ("m-Rome",)]
 
 
 async def test_without_memories_the_block_is_absent() -> None:

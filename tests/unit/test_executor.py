@@ -40,7 +40,7 @@ class Case:
     async def run(self) -> Execution:
         made: Driver = driver(scripted(ScriptedChat(), self.chat), self.search)
         episode = executor_episode(
-            self.transcript, QUESTION, (user("task"),), made.toolbox.specs, self.agent, self.budget
+            self.transcript, QUESTION, (user("task"),), made.toolbox.offered(QUESTION), self.agent, self.budget
         )
         return await made.run(episode)
 

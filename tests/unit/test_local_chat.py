@@ -13,7 +13,8 @@ import pytest
 
 from mia import embedded
 from mia.chat import open_chat
-from mia.chat.local import LocalChat, choose
+from mia.chat.engine import choose
+from mia.chat.local import LocalChat
 from mia.config import Endpoint
 from mia.errors import ConfigError, ModelError
 from mia.types import Message, Sampling, ToolCall, ToolSpec

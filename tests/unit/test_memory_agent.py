@@ -22,9 +22,9 @@ from mia.chat.scripted import ScriptedChat
 from mia.errors import ModelError, ParseError
 from mia.prompts import JOINER
 from mia.types import Question
-from tests.doubles import FixedSearch, scripted, store_of
+from tests.doubles import FixedSearch, picture, scripted, store_of
 
-PICTURE = Question(id="p1", text="Which river is this?", images=("data:image/png;base64,AAAA",))
+PICTURE = Question(id="p1", text="Which river is this?", images=(picture(),))
 Build = Callable[..., Agent]
 
 

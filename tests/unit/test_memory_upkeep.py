@@ -13,7 +13,7 @@ import pytest
 from memory_serve.category import by_rules
 from memory_serve.config import MemoryConfig
 from memory_serve.hashing import HashEncoder
-from memory_serve.protocol import Action, Draft, Edit, Stored
+from memory_serve.protocol import Action, Added, Draft, Edit, Stored
 from memory_serve.rows import Encoded
 from memory_serve.store import SqliteMemory
 from memory_serve.upkeep import MemoryCore
@@ -286,6 +286,43 @@ def test_a_call_that_fails_takes_nothing_with_it(tmp_path: Path) -> None:
     again = MemoryCore(MemoryConfig(path=tmp_path / "m.db"), "hash-64-0", 64)
     assert again.recall("default", asked, "", 9, 0, False) == before
     again.close()
+
+
+def test_an_import_that_fails_takes_its_first_memories_back(tmp_path: Path) -> None:
+    """What waits to be written when a call fails: only what is of that call goes."""
+    core = MemoryCore(MemoryConfig(path=tmp_path / "m.db"), "hash-64-0", 64)
+
+    def encoded(town: str) -> Encoded:
+        (vector,) = HashEncoder().encode([draft(town).question])
+        return Encoded(("text-only", "location"), vector, None)
+
+    def add(town: str, run: str, namespace: str = "default") -> Call:
+        drafts = [draft(town).model_copy(update={"trajectory_id": run})]
+        return Call(core.add, (drafts, [encoded(town)]), namespace, "", "add")
+
+    def load(*memories: Stored) -> Call:
+        return Call(
+            core.load_memories, (memories, [encoded(m.source_id[2:]) for m in memories]), "default", "", "import"
+        )
+
+    ((foreign,),) = core.run([add("Vienna", "r0", "other")])
+    theirs = core.get("other", foreign.id)
+    assert theirs is not None
+    mine = theirs.model_copy(update={"id": "mine", "source_id": "q-Rome", "question": draft("Rome").question})
+    (graz,), refused, (linz,), (again,) = core.run(
+        [add("Graz", "r1"), load(mine, theirs), add("Linz", "r2"), add("Graz", "r1")]
+    )
+    assert (graz.action, linz.action, again) == ("stored", "stored", Added(id=graz.id, action="known"))
+    assert isinstance(refused, DataError)
+    for _ in range(2):
+        assert {m.id for m in core.page("default", 9, 0)} == {graz.id, linz.id}
+        asked = core.recall("default", encoded("Rome"), "", 9, 0, False)
+        assert set(asked.ids) == {graz.id, linz.id}
+        assert [c.action for c in core.history("default", 9)] == ["add", "add"]
+        core.close()
+        core = MemoryCore(MemoryConfig(path=tmp_path / "m.db"), "hash-64-0", 64)
+        core.load()
+    core.close()
 
 
 async def test_the_log_is_kept_to_its_length(opened: Open, tmp_path: Path) -> None:

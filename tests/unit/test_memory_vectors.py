@@ -82,3 +82,19 @@ def test_without_a_source_nothing_is_left_out() -> None:
     bucket = index.bucket(KEYS[0])
     assert bucket is not None
     assert bucket.foreign("").tolist() == [True]
+
+
+def test_arrays_are_right_whenever_they_are_looked_at() -> None:
+    """New memories wait outside the arrays: none may be missing, doubled or out of place, however many wait."""
+    rng = np.random.default_rng(5)
+    index, wanted = Index(4), {}
+    for number in range(3000):
+        wanted[str(number)] = entry(number, number % 2, number)
+        index.put(wanted[str(number)])
+        if number % 700 == 0:
+            check(index, wanted)
+        if number % 3 == 0:
+            gone = str(rng.integers(0, number + 1))
+            index.remove(gone)
+            wanted.pop(gone, None)
+    check(index, wanted)

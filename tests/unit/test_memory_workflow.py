@@ -165,6 +165,16 @@ async def test_the_outcome_is_the_verdict(correct: bool | None, outcome: str) ->
     assert (await prepare(USUAL, Judgement(correct=correct, method="em"))).outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("method", "trust"),
+    [(rule, "reference") for rule in ("em", "f1", "accepted", "choice", "gaia")]
+    + [("model", "model"), ("browse", "model"), ("panel", "panel"), ("none", "unjudged")],
+)
+async def test_trust_is_who_judged(method: str, trust: str) -> None:
+    judged = Judgement.model_validate({"correct": True, "method": method})
+    assert (await prepare(USUAL, judged)).trust == trust
+
+
 async def test_a_picture_makes_it_text_image() -> None:
     pictured = QUESTION.model_copy(update={"images": ("https://example.org/a.png",), "caption": "a bridge"})
     made = await prepare(USUAL.model_copy(update={"question": pictured}), RIGHT)
@@ -175,7 +185,8 @@ async def test_a_picture_makes_it_text_image() -> None:
 COPIED = "1. Search: capital of Hungary (found: Budapest)\n2. Search: river through Budapest (found nothing)"
 
 
-async def test_recalled_text_and_prompts_copied_into_the_plan_are_not_stored_again() -> None:
+@pytest.mark.parametrize("when", ["recalled", "recalled_again"])
+async def test_recalled_text_and_prompts_copied_into_the_plan_are_not_stored_again(when: str) -> None:
     recalled = Memory(id="m", question="Which river flows through the capital of Hungary?", workflow=COPIED,
                       outcome="correct")  # fmt: skip
     block = f"Notes from earlier, similar questions. Keep to what worked.\n[worked] {recalled.question}\n{COPIED}"
@@ -195,7 +206,7 @@ async def test_recalled_text_and_prompts_copied_into_the_plan_are_not_stored_aga
         planned,
         searched("capital of Austria", "Vienna"),
         plans=(Plan(text=plan, memory_ids=("m",)),),
-        recalled=Recalled(successes=(ScoredMemory(memory=recalled, score=1, similarity=1),)),
+        **{when: Recalled(successes=(ScoredMemory(memory=recalled, score=1, similarity=1),))},
     )
     made = await prepare(trajectory, RIGHT)
     for text in (made.plan, made.workflow):

@@ -19,7 +19,7 @@ from web_tools.config import CacheConfig, ImagesConfig, VisitConfig, WebConfig
 from web_tools.image_folder import ImageFolder
 from web_tools.open import open_engine
 from web_tools.picture_index import PictureIndex
-from web_tools.pictures import decoded, from_data_url, small
+from web_tools.pictures import small
 from web_tools.records import ImageHit, ImageQuery
 from web_tools.stub import Answer, Seen, Server, pictured, serving
 
@@ -420,18 +420,3 @@ def test_pictures_are_made_small_and_plain() -> None:
     assert (made.size, made.mode) == ((512, 256), "RGB")
     assert not made.getexif()
     assert opened(small(picture(1, (30, 20)))).size == (30, 20)
-
-
-def test_pictures_that_are_refused() -> None:
-    many = io.BytesIO()
-    Image.new("1", (8000, 7000)).save(many, "PNG")
-    vast = io.BytesIO()
-    Image.new("1", (20000, 20000)).save(vast, "PNG")
-    svg = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
-    for data in (many.getvalue(), vast.getvalue(), svg, b"", picture(1)[:60], picture(1, kind="JPEG")[:700], b"GIF89a"):
-        with pytest.raises(DataError) as caught:
-            decoded(data)
-        assert caught.value.code == "bad_picture"
-    with pytest.raises(DataError, match="larger than"):
-        from_data_url(data_url(b"x" * (8 * 1024 * 1024 + 1)))
-    assert from_data_url(data_url(b"abc")) == b"abc"

@@ -1,0 +1,349 @@
+"""A loaded checkpoint: conversations become tokens (and pictures), batches become replies. Used by `mia.chat.local`.
+
+One engine is used from one thread. Left out: everything about waiting, threads and callers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
+from typing import TYPE_CHECKING, Any, Literal
+
+from mia.chat.vision import MODEL_TYPES, Eyes, Picture
+from mia.errors import MiaError, ModelError
+from mia.types import Message, Reply, Sampling, TokenRecord, Usage
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(eq=False)
+class Job:
+    """A request and what was sampled for it. The caller may cancel its future at any time."""
+
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    future: Future[Reply] = field(default_factory=Future)
+    started: float = field(default_factory=time.perf_counter)
+    prompt: list[int] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)
+    """The prompt, with the mark of its picture in the place of each placeholder: what is equal was read alike."""
+    ahead: int = 0
+    """How far positions are ahead of indices after the prompt: a picture takes fewer positions than tokens."""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    limit: int = 0
+    noise: Any = None
+
+    def settle(self, result: Reply | MiaError) -> None:
+        """Answer the caller, unless that was done or the caller has gone."""
+        with contextlib.suppress(InvalidStateError):
+            if isinstance(result, MiaError):
+                self.future.set_exception(result)
+            else:
+                self.future.set_result(result)
+
+
+class Engine:
+    """A loaded checkpoint.
+
+    Args:
+        checkpoint: folder or hub name.
+        name: what messages call it.
+        context: window in tokens, at most.
+        device, dtype: names as torch has them; empty: see `mia.chat.local`.
+        pixels: bounds of a picture's area; None leaves the checkpoint's own.
+
+    Raises:
+        ModelError: it is of a kind that cannot be served here.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        name: str,
+        context: int,
+        device: str = "",
+        dtype: str = "",
+        pixels: tuple[int | None, int | None] = (None, None),
+    ) -> None:
+        # Threads that spin while another process wants their core decode up to 7 times slower. Read when torch loads.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        import torch
+
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = dtype or ("float32" if device == "cpu" else "auto")
+        self.tokenizer, self.model, sees = _loaded(checkpoint, device, dtype)
+        self.eyes = Eyes(checkpoint, self.model, *pixels) if sees else None
+        why = "carries a state instead of attention" if self.model._is_stateful else "has no chat template"
+        if self.model._is_stateful or not self.tokenizer.chat_template:
+            raise ModelError(f"{checkpoint} {why}", remedy="serve it with vLLM and use its url", code="unsupported")
+        if device == "cpu":
+            # The matrix library reads a weight 1.6 times as fast for one token when it lies input-major.
+            for module in self.model.modules():
+                if isinstance(module, torch.nn.Linear):
+                    module.weight.data = module.weight.data.t().contiguous().t()
+        self.name = name
+        declared = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        self.context = min(context, declared or context)
+        ends = self.model.generation_config.eos_token_id
+        self.ends = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
+        special = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
+        self.typed = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)")
+        self.kept: list[tuple[list[int], list[tuple[torch.Tensor, torch.Tensor]]]] = []
+
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation, up to where the reply starts; a picture is one placeholder.
+
+        They are those of `apply_chat_template`, except that a control token typed in a message is only its characters.
+        """
+        from jinja2 import TemplateError
+
+        mark = secrets.token_hex(8)  # fences typed control tokens while the template is filled in
+        chat: list[dict[str, Any]] = []
+        for message in messages:
+            text = self.typed.sub(lambda hit: f"{mark}{hit[0].encode().hex()}{mark}", message.text)
+            parts = [*({"type": "image"} for _ in message.images), {"type": "text", "text": text}]
+            chat.append({"role": message.role, "content": parts if message.images else text})
+        try:
+            filled: str = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            remedy = "order the turns as the template wants: most want user and assistant in turn"
+            raise ModelError(f"template of {self.name}: {error}", remedy=remedy, code="bad_conversation") from error
+        ids: list[int] = []
+        for index, piece in enumerate(filled.split(mark)):
+            typed = index % 2 == 1
+            part = bytes.fromhex(piece).decode() if typed else piece
+            ids += self.tokenizer(part, add_special_tokens=False, split_special_tokens=typed).input_ids
+        return ids
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Answer jobs as one batch."""
+        import torch
+        from transformers import DynamicCache
+
+        with torch.inference_mode():
+            begun, caches, logits = [], [], []
+            for job in jobs:
+                try:
+                    cache = DynamicCache()
+                    logits.append(self._read(job, cache))
+                except MiaError as error:
+                    job.settle(error)
+                else:
+                    begun.append(job)
+                    caches.append(cache)
+            if begun:
+                self._decode(begun, _left_padded(caches), torch.cat(logits))
+
+    def _read(self, job: Job, cache: Any) -> torch.Tensor:
+        """Read a prompt into an empty cache; gives the logits (1, vocabulary) of the first token of the reply."""
+        import torch
+
+        pictures = self._look(job)
+        if len(job.prompt) >= self.context:
+            raise ModelError(
+                f"the prompt has {len(job.prompt)} tokens; the context window of {self.name} is {self.context}",
+                remedy="show fewer or shorter passages, allow fewer turns, or use a model with a longer context",
+                code="context_length",
+            )
+        job.limit = min(job.sampling.max_tokens, self.context - len(job.prompt))
+        seed = secrets.randbits(63) if job.sampling.seed is None else job.sampling.seed % 2**63
+        job.noise = torch.Generator(self.model.device).manual_seed(seed)
+        best = max(self.kept, key=lambda kept: _shared(kept[0], job.seen), default=([], []))
+        known = min(_shared(best[0], job.seen), len(job.prompt) - 1)  # one token at least is read, for its logits
+        for index, (keys, values) in enumerate(best[1] if known else ()):
+            cache.update(keys[:, :, :known], values[:, :, :known], index)
+        everything = torch.ones(1, len(job.prompt), dtype=torch.bool)
+        if self.eyes is None or not pictures:
+            return self._forward([job.prompt[known:]], cache, torch.arange(known, len(job.prompt))[None], everything)
+        positions, job.ahead = self.eyes.positions(job.prompt, pictures)
+        told = sum(token < 0 for token in job.seen[:known])
+        ends = accumulate(picture.tokens for picture in pictures)
+        new = [picture for picture, end in zip(pictures, ends, strict=True) if end > told]
+        return self._forward([job.prompt[known:]], cache, positions[:, None, known:], everything, new)
+
+    def _look(self, job: Job) -> list[Picture]:
+        """Fill in the prompt of a job, with as many placeholders for each picture as it has features."""
+        urls = [url for message in job.messages for url in message.images]
+        if urls and self.eyes is None:
+            remedy = "use a vision model, or describe the picture in words"
+            raise ModelError(f"{self.name} reads text only", remedy=remedy, code="no_images")
+        job.prompt = job.seen = self.prompt_ids(job.messages)
+        if self.eyes is None or not urls:
+            return []
+        pictures = self.eyes.read(urls)
+        places = job.prompt.count(self.eyes.placeholder)
+        if places != len(pictures):
+            raise ModelError(
+                f"the template of {self.name} writes {places} placeholders for {len(pictures)} pictures",
+                remedy="use the checkpoint's own chat template; it must know parts of the type image",
+                code="bad_template",
+            )
+        job.prompt, job.seen = self.eyes.filled(job.prompt, pictures)
+        return pictures
+
+    def _decode(self, jobs: list[Job], cache: Any, logits: torch.Tensor) -> None:
+        """Sample until every job has ended; jobs (B) that end leave the batch."""
+        import torch
+
+        while True:
+            for job, row in zip(jobs, logits, strict=True):
+                token, logprob = choose(row, job.sampling, job.prompt, job.ids, job.noise)
+                job.ids.append(token)
+                job.logprobs.append(logprob)
+            going = [index for index, job in enumerate(jobs) if not self._ended(job, index, cache)]
+            if not going:
+                return
+            if len(going) < len(jobs):
+                cache.batch_select_indices(torch.tensor(going, device=self.model.device))
+                jobs = [jobs[index] for index in going]
+            lengths = torch.tensor([[len(job.prompt) + len(job.ids)] for job in jobs])
+            ahead = torch.tensor([[job.ahead] for job in jobs])
+            width = cache.get_seq_length() + 1
+            mask = torch.arange(width) >= width - lengths
+            logits = self._forward([job.ids[-1:] for job in jobs], cache, lengths - 1 + ahead, mask)
+
+    def _forward(
+        self,
+        ids: list[list[int]],
+        cache: Any,
+        positions: torch.Tensor,
+        mask: torch.Tensor,
+        pictures: Sequence[Picture] = (),
+    ) -> torch.Tensor:
+        """Logits (B, vocabulary) after the last of `ids` (B, T), which hold the placeholders of `pictures`.
+
+        `positions` is (B, T), or (3, B, T) with pictures; `mask` (B, cached + T) is False on padding.
+        """
+        import torch
+
+        device = self.model.device
+        seen: dict[str, torch.Tensor] = {}
+        if pictures:
+            seen["pixel_values"] = torch.cat([picture.pixels for picture in pictures]).to(device)
+            seen["image_grid_thw"] = torch.tensor([picture.grid for picture in pictures], device=device)
+        out = self.model(
+            input_ids=torch.tensor(ids, device=device),
+            position_ids=positions.to(device),
+            attention_mask=None if mask.all() else mask.long().to(device),
+            past_key_values=cache,
+            logits_to_keep=1,
+            **seen,
+        )
+        logits: torch.Tensor = out.logits[:, -1].float()
+        return logits
+
+    def _ended(self, job: Job, index: int, cache: Any) -> bool:
+        """Whether a job is over; if so it is answered and its conversation (row `index` of the cache) kept."""
+        if job.future.done():  # cancelled, or closed
+            return True
+        outcome = self._outcome(job)
+        if outcome is None:
+            return False
+        read = job.seen + job.ids[:-1]
+        part = (slice(index, index + 1), slice(None), slice(-len(read), None))
+        layers = [(layer.keys[part].clone(), layer.values[part].clone()) for layer in cache.layers]
+        self.kept = [kept for kept in self.kept if _shared(kept[0], read) < len(kept[0])] + [(read, layers)]
+        while sum(len(old) for old, _ in self.kept) > self.context:  # bounds memory to one window of tokens
+            self.kept.pop(0)
+        prompt, written, seconds = len(job.prompt), len(job.ids), time.perf_counter() - job.started
+        usage = Usage(prompt_tokens=prompt, completion_tokens=written, calls=1, seconds=seconds)
+        mask = (True,) * written
+        tokens = TokenRecord(prompt_ids=job.prompt, completion_ids=job.ids, sampled_mask=mask, logprobs=job.logprobs)
+        job.settle(Reply(text=outcome[0], finish_reason=outcome[1], usage=usage, model=self.name, tokens=tokens))
+        return True
+
+    def _outcome(self, job: Job) -> tuple[str, Literal["stop", "length"]] | None:
+        """Text and finish reason once the reply is over. A stop text may end within a token; `ids` keep it whole."""
+        if job.ids[-1] in self.ends:
+            return self._decoded(job.ids[:-1]), "stop"
+        stops = [stop for stop in job.sampling.stop if stop]
+        reach = max((len(stop.encode()) for stop in stops), default=0) + 8  # a token is a byte or more
+        if any(stop in self._decoded(job.ids[-reach:]) for stop in stops):  # cheap; the whole text decides
+            text = self._decoded(job.ids)
+            cuts = [text.index(stop) for stop in stops if stop in text]
+            if cuts:
+                return text[: min(cuts)], "stop"
+        return (self._decoded(job.ids), "length") if len(job.ids) >= job.limit else None
+
+    def _decoded(self, ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+
+def choose(
+    logits: torch.Tensor, sampling: Sampling, prompt: Sequence[int], ids: Sequence[int], noise: torch.Generator
+) -> tuple[int, float]:
+    """Sample a token; with temperature 0 the likeliest one.
+
+    Args:
+        logits: (vocabulary,), float32; changed by penalties.
+        sampling: temperature, top_p, presence penalty (on the reply), repetition penalty (on prompt and reply).
+        prompt, ids: tokens of the prompt and of the reply so far.
+        noise: where randomness comes from.
+
+    Returns:
+        The token and its natural log-probability after penalties and temperature, before the top-p cut.
+    """
+    import torch
+
+    if sampling.repetition_penalty is not None:
+        seen = torch.tensor(sorted({*prompt, *ids}), device=logits.device)
+        penalty = torch.where(logits[seen] > 0, 1 / sampling.repetition_penalty, sampling.repetition_penalty)
+        logits[seen] *= penalty
+    if sampling.presence_penalty and ids:
+        logits[torch.tensor(sorted(set(ids)), device=logits.device)] -= sampling.presence_penalty
+    logprobs = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
+    if sampling.temperature == 0:
+        token = int(logprobs.argmax())
+    else:
+        chances = logprobs.exp()
+        if sampling.top_p < 1:
+            ordered, order = chances.sort(descending=True)
+            chances[order[ordered.cumsum(0) - ordered >= sampling.top_p]] = 0
+        token = int(torch.multinomial(chances, 1, generator=noise))
+    return token, float(logprobs[token])
+
+
+def _loaded(checkpoint: str, device: str, dtype: str) -> tuple[Any, Any, bool]:
+    """Tokenizer and model of a checkpoint, and whether it reads pictures."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, logging
+
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+        sees = AutoConfig.from_pretrained(checkpoint).model_type in MODEL_TYPES
+        kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+        return tokenizer, kind.from_pretrained(checkpoint, dtype=dtype).to(device).eval(), sees
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _left_padded(caches: Sequence[Any]) -> Any:
+    """Caches of one row each as one cache of B rows, shorter ones padded on the left with zeros."""
+    import torch
+    from transformers import DynamicCache
+
+    width, joint = max(cache.get_seq_length() for cache in caches), DynamicCache()
+
+    def padded(rows: Iterable[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([torch.nn.functional.pad(row, (0, 0, width - row.shape[2], 0)) for row in rows])
+
+    for index, layers in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
+        joint.update(padded(layer.keys for layer in layers), padded(layer.values for layer in layers), index)
+    return joint
