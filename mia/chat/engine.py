@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
+from mia.chat.template import Template
 from mia.chat.vision import MODEL_TYPES, Eyes, Picture
 from mia.errors import MiaError, ModelError
 from mia.types import Message, Reply, Sampling, TokenRecord, Usage
 
 if TYPE_CHECKING:
     import torch
+
+    from mia.chat.cache import Layers
 
 
 @dataclass(eq=False)
@@ -32,6 +34,8 @@ class Job:
     sampling: Sampling
     future: Future[Reply] = field(default_factory=Future)
     started: float = field(default_factory=time.perf_counter)
+    given: list[int] | None = None
+    """Tokens of `messages`, with one placeholder for each picture, where they are known and not to be made anew."""
     prompt: list[int] = field(default_factory=list)
     seen: list[int] = field(default_factory=list)
     """The prompt, with the mark of its picture in the place of each placeholder: what is equal was read alike."""
@@ -52,100 +56,97 @@ class Job:
 
 
 class Engine:
-    """A loaded checkpoint.
+    """A model with its tokenizer; `Engine.load` opens a checkpoint, trainers bring the model they train.
 
     Args:
-        checkpoint: folder or hub name.
-        name: what messages call it.
+        model, tokenizer: as transformers loads them.
+        name: what messages call the model.
         context: window in tokens, at most.
-        device, dtype: names as torch has them; empty: see `mia.chat.local`.
-        pixels: bounds of a picture's area; None leaves the checkpoint's own.
+        eyes: for a model that reads pictures.
+        keep: tokens of ended conversations whose keys and values are kept for the next turn; None: one window.
 
     Raises:
         ModelError: it is of a kind that cannot be served here.
     """
 
     def __init__(
-        self,
+        self, model: Any, tokenizer: Any, name: str, context: int, eyes: Eyes | None = None, keep: int | None = None
+    ) -> None:
+        why = "carries a state instead of attention" if model._is_stateful else "has no chat template"
+        if model._is_stateful or not tokenizer.chat_template:
+            raise ModelError(f"{name} {why}", remedy="serve it with vLLM and use its url", code="unsupported")
+        self.model = model
+        self.eyes = eyes
+        self.name = name
+        self.template = Template(tokenizer, name)
+        declared = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self.context = min(context, declared or context)
+        ends = model.generation_config.eos_token_id
+        self.ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
+        self.kept: list[tuple[list[int], Layers]] = []
+        self._keep = self.context if keep is None else keep
+
+    @classmethod
+    def load(
+        cls,
         checkpoint: str,
         name: str,
         context: int,
         device: str = "",
         dtype: str = "",
         pixels: tuple[int | None, int | None] = (None, None),
-    ) -> None:
+    ) -> Engine:
+        """Open a checkpoint.
+
+        Args:
+            checkpoint: folder or hub name.
+            name, context: see the class.
+            device, dtype: names as torch has them; empty: see `mia.chat.local`.
+            pixels: bounds of a picture's area; None leaves the checkpoint's own.
+        """
         # Threads that spin while another process wants their core decode up to 7 times slower. Read when torch loads.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         import torch
 
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = dtype or ("float32" if device == "cpu" else "auto")
-        self.tokenizer, self.model, sees = _loaded(checkpoint, device, dtype)
-        self.eyes = Eyes(checkpoint, self.model, *pixels) if sees else None
-        why = "carries a state instead of attention" if self.model._is_stateful else "has no chat template"
-        if self.model._is_stateful or not self.tokenizer.chat_template:
-            raise ModelError(f"{checkpoint} {why}", remedy="serve it with vLLM and use its url", code="unsupported")
+        tokenizer, model, sees = _loaded(checkpoint, device, dtype)
+        engine = cls(model, tokenizer, name, context, Eyes(checkpoint, model, *pixels) if sees else None)
         if device == "cpu":
-            # The matrix library reads a weight 1.6 times as fast for one token when it lies input-major.
-            for module in self.model.modules():
-                if isinstance(module, torch.nn.Linear):
-                    module.weight.data = module.weight.data.t().contiguous().t()
-        self.name = name
-        declared = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        self.context = min(context, declared or context)
-        ends = self.model.generation_config.eos_token_id
-        self.ends = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
-        special = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
-        self.typed = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)")
-        self.kept: list[tuple[list[int], list[tuple[torch.Tensor, torch.Tensor]]]] = []
-
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a conversation, up to where the reply starts; a picture is one placeholder.
-
-        They are those of `apply_chat_template`, except that a control token typed in a message is only its characters.
-        """
-        from jinja2 import TemplateError
-
-        mark = secrets.token_hex(8)  # fences typed control tokens while the template is filled in
-        chat: list[dict[str, Any]] = []
-        for message in messages:
-            text = self.typed.sub(lambda hit: f"{mark}{hit[0].encode().hex()}{mark}", message.text)
-            parts = [*({"type": "image"} for _ in message.images), {"type": "text", "text": text}]
-            chat.append({"role": message.role, "content": parts if message.images else text})
-        try:
-            filled: str = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        except TemplateError as error:
-            remedy = "order the turns as the template wants: most want user and assistant in turn"
-            raise ModelError(f"template of {self.name}: {error}", remedy=remedy, code="bad_conversation") from error
-        ids: list[int] = []
-        for index, piece in enumerate(filled.split(mark)):
-            typed = index % 2 == 1
-            part = bytes.fromhex(piece).decode() if typed else piece
-            ids += self.tokenizer(part, add_special_tokens=False, split_special_tokens=typed).input_ids
-        return ids
+            input_major(model)
+        return engine
 
     def run(self, jobs: Sequence[Job]) -> None:
-        """Answer jobs as one batch."""
+        """Answer jobs as one batch. What prompts share with kept conversations, or with each other, is read once."""
         import torch
-        from transformers import DynamicCache
 
-        with torch.inference_mode():
-            begun, caches, logits = [], [], []
+        from mia.chat.cache import grouped_attention, left_padded, new_cache
+
+        with torch.inference_mode(), grouped_attention(self.model):
+            begun: list[Job] = []
+            caches: list[Any] = []
+            logits = []
             for job in jobs:
                 try:
-                    cache = DynamicCache()
-                    logits.append(self._read(job, cache))
+                    cache = new_cache()
+                    logits.append(self._read(job, cache, begun, caches))
                 except MiaError as error:
                     job.settle(error)
                 else:
                     begun.append(job)
                     caches.append(cache)
+            self.kept = [kept for kept in self.kept if not any(_starts(job.seen, kept[0]) for job in begun)]
             if begun:
-                self._decode(begun, _left_padded(caches), torch.cat(logits))
+                self._decode(begun, left_padded(caches), torch.cat(logits))
 
-    def _read(self, job: Job, cache: Any) -> torch.Tensor:
-        """Read a prompt into an empty cache; gives the logits (1, vocabulary) of the first token of the reply."""
+    def _read(self, job: Job, cache: Any, others: Sequence[Job], caches: Sequence[Any]) -> torch.Tensor:
+        """Read a prompt into an empty cache; gives the logits (1, vocabulary) of the first token of the reply.
+
+        `others` are jobs whose prompts are read already, into `caches`.
+        """
         import torch
+
+        from mia.chat.cache import layers_of
 
         pictures = self._look(job)
         if len(job.prompt) >= self.context:
@@ -157,7 +158,8 @@ class Engine:
         job.limit = min(job.sampling.max_tokens, self.context - len(job.prompt))
         seed = secrets.randbits(63) if job.sampling.seed is None else job.sampling.seed % 2**63
         job.noise = torch.Generator(self.model.device).manual_seed(seed)
-        best = max(self.kept, key=lambda kept: _shared(kept[0], job.seen), default=([], []))
+        held = self.kept + [(other.seen, layers_of(past)) for other, past in zip(others, caches, strict=True)]
+        best = max(held, key=lambda kept: _shared(kept[0], job.seen), default=([], []))
         known = min(_shared(best[0], job.seen), len(job.prompt) - 1)  # one token at least is read, for its logits
         for index, (keys, values) in enumerate(best[1] if known else ()):
             cache.update(keys[:, :, :known], values[:, :, :known], index)
@@ -176,7 +178,7 @@ class Engine:
         if urls and self.eyes is None:
             remedy = "use a vision model, or describe the picture in words"
             raise ModelError(f"{self.name} reads text only", remedy=remedy, code="no_images")
-        job.prompt = job.seen = self.prompt_ids(job.messages)
+        job.prompt = job.seen = job.given or self.template.ids(job.messages)
         if self.eyes is None or not urls:
             return []
         pictures = self.eyes.read(urls)
@@ -249,10 +251,11 @@ class Engine:
         if outcome is None:
             return False
         read = job.seen + job.ids[:-1]
-        part = (slice(index, index + 1), slice(None), slice(-len(read), None))
-        layers = [(layer.keys[part].clone(), layer.values[part].clone()) for layer in cache.layers]
-        self.kept = [kept for kept in self.kept if _shared(kept[0], read) < len(kept[0])] + [(read, layers)]
-        while sum(len(old) for old, _ in self.kept) > self.context:  # bounds memory to one window of tokens
+        from mia.chat.cache import layers_of
+
+        layers = [(keys.clone(), values.clone()) for keys, values in layers_of(cache, len(read), index)]
+        self.kept = [kept for kept in self.kept if not _starts(read, kept[0])] + [(read, layers)]
+        while sum(len(old) for old, _ in self.kept) > self._keep:
             self.kept.pop(0)
         prompt, written, seconds = len(job.prompt), len(job.ids), time.perf_counter() - job.started
         usage = Usage(prompt_tokens=prompt, completion_tokens=written, calls=1, seconds=seconds)
@@ -264,19 +267,15 @@ class Engine:
     def _outcome(self, job: Job) -> tuple[str, Literal["stop", "length"]] | None:
         """Text and finish reason once the reply is over. A stop text may end within a token; `ids` keep it whole."""
         if job.ids[-1] in self.ends:
-            return self._decoded(job.ids[:-1]), "stop"
+            return self.template.decoded(job.ids[:-1]), "stop"
         stops = [stop for stop in job.sampling.stop if stop]
         reach = max((len(stop.encode()) for stop in stops), default=0) + 8  # a token is a byte or more
-        if any(stop in self._decoded(job.ids[-reach:]) for stop in stops):  # cheap; the whole text decides
-            text = self._decoded(job.ids)
+        if any(stop in self.template.decoded(job.ids[-reach:]) for stop in stops):  # cheap; the whole text decides
+            text = self.template.decoded(job.ids)
             cuts = [text.index(stop) for stop in stops if stop in text]
             if cuts:
                 return text[: min(cuts)], "stop"
-        return (self._decoded(job.ids), "length") if len(job.ids) >= job.limit else None
-
-    def _decoded(self, ids: list[int]) -> str:
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
+        return (self.template.decoded(job.ids), "length") if len(job.ids) >= job.limit else None
 
 
 def choose(
@@ -331,19 +330,25 @@ def _loaded(checkpoint: str, device: str, dtype: str) -> tuple[Any, Any, bool]:
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:
     """Length of the common beginning."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    same, end = 0, min(len(one), len(other))
+    while same < end:  # compares slices, which is much faster than going token by token
+        middle = (same + end + 1) // 2
+        if one[same:middle] == other[same:middle]:
+            same = middle
+        else:
+            end = middle - 1
+    return same
 
 
-def _left_padded(caches: Sequence[Any]) -> Any:
-    """Caches of one row each as one cache of B rows, shorter ones padded on the left with zeros."""
+def _starts(ids: Sequence[int], beginning: Sequence[int]) -> bool:
+    """Whether a sequence begins with another."""
+    return _shared(beginning, ids) == len(beginning)
+
+
+def input_major(model: Any) -> None:
+    """Lay weights out so that the CPU reads them 1.6 times as fast for one token; their values stay."""
     import torch
-    from transformers import DynamicCache
 
-    width, joint = max(cache.get_seq_length() for cache in caches), DynamicCache()
-
-    def padded(rows: Iterable[torch.Tensor]) -> torch.Tensor:
-        return torch.cat([torch.nn.functional.pad(row, (0, 0, width - row.shape[2], 0)) for row in rows])
-
-    for index, layers in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
-        joint.update(padded(layer.keys for layer in layers), padded(layer.values for layer in layers), index)
-    return joint
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.weight.data = module.weight.data.t().contiguous().t()

@@ -108,7 +108,7 @@ class LocalChat:
                 place = self._checkpoint or str(embedded.ensure())
                 options = self._options
                 pixels = (options.min_pixels, options.max_pixels)
-                self._engine = Engine(place, self.name, self.context, options.device, options.dtype, pixels)
+                self._engine = Engine.load(place, self.name, self.context, options.device, options.dtype, pixels)
                 self.context = self._engine.context
             self._engine.run(jobs)
         except (MiaError, RuntimeError, ValueError, TypeError, KeyError, OSError, ImportError) as error:
