@@ -62,7 +62,7 @@ class ImageSearchTool:
         arguments = ImageSearchArguments.model_validate(call.arguments)
         if not arguments.query.strip() and not 1 <= arguments.picture <= len(question.images):
             last = f"picture must be from 1 to {len(question.images)}"
-            return Observation(call_id=call.id, text=f"Arguments of image_search do not fit: {last}.")
+            return Observation(call_id=call.id, text=f"Arguments of image_search do not fit: {last}.", refused=True)
         wanted = await asyncio.to_thread(_wanted, arguments, question)
         (result,) = await self._web.images([wanted], self._k, download=True)
         if result.failure is not None:

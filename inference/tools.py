@@ -106,7 +106,7 @@ class VisitTool:
         try:
             page = await self._web.visit(arguments.url, arguments.goal)
         except DataError as error:  # the engine checks nothing but the address and the goal, which the model chose
-            return Observation(call_id=call.id, text=f"Arguments of visit do not fit: {error.message}.")
+            return Observation(call_id=call.id, text=f"Arguments of visit do not fit: {error.message}.", refused=True)
         except ToolError as error:
             gone = "the site refuses it" if error.code.startswith("http_4") and error.code != "http_429" else ""
             reason = PAGE_FAULTS.get(error.code, gone)
@@ -147,13 +147,14 @@ class ToolBox:
         tool = self._tools.get(call.name)
         if tool is None or call.name not in offered:
             names = ", ".join(offered) or "none"
-            return Observation(call_id=call.id, text=f"There is no tool {call.name}. Tools: {names}.")
+            return Observation(call_id=call.id, text=f"There is no tool {call.name}. Tools: {names}.", refused=True)
         started = time.perf_counter()
         try:
             observation = await tool.run(call, question)
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors())
-            observation = Observation(call_id=call.id, text=f"Arguments of {call.name} do not fit: {faults}.")
+            text = f"Arguments of {call.name} do not fit: {faults}."
+            observation = Observation(call_id=call.id, text=text, refused=True)
         except MiaError as error:
             observation = Observation(call_id=call.id, failure=error.failure())
         return observation.model_copy(update={"seconds": time.perf_counter() - started})

@@ -194,12 +194,16 @@ class Failure(Record):
 
 
 class Observation(Record):
-    """What came back for one tool call: text for the model and the hits behind it, or a failure (then no text)."""
+    """What came back for one tool call: text for the model and the hits behind it, or a failure (then no text).
+
+    `refused` says that the call itself was wrong (no such tool, arguments that do not fit); the text tells why.
+    """
 
     call_id: str
     text: Text = ""
     images: tuple[str, ...] = ()
     hits: tuple[Hit, ...] = ()
+    refused: bool = False
     failure: Failure | None = None
     seconds: float = Field(0.0, ge=0)
 

@@ -114,3 +114,42 @@ def qwen_vl(folder: Path, seed: int = 0, positions: int = 4096) -> Path:
     torch.manual_seed(seed)
     Qwen2_5_VLForConditionalGeneration(config).eval().save_pretrained(folder)
     return folder
+
+
+def chat_llama(folder: Path, seed: int = 0, positions: int = 2048, template: str | None = None) -> Path:
+    """A Llama with 32 dimensions and 2 layers, a byte vocabulary with some merges, and ChatML's control tokens."""
+    import torch
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from mia.embedded import TEMPLATE
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=control, initial_alphabet=alphabet, show_progress=False
+    )
+    bpe.train_from_iterator(["<think>the search</think> <answer>the river</answer> one two\n\n three"] * 4, trainer)
+    bpe.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer.chat_template = template or TEMPLATE
+    tokenizer.save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=bpe.get_vocab_size(),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=positions,
+        initializer_range=0.2,
+        bos_token_id=None,
+        eos_token_id=bpe.token_to_id("<|im_end|>"),
+        pad_token_id=bpe.token_to_id("<|endoftext|>"),
+    )
+    torch.manual_seed(seed)
+    LlamaForCausalLM(config).eval().save_pretrained(folder)
+    return folder

@@ -1,7 +1,7 @@
 """Conversations as tokens: the checkpoint's own chat template; a control token typed in a message is only text.
 
 A conversation can also be continued token by token: what was sampled stays as it was sampled, and only what the
-template writes after it is made into tokens. Left out: pictures (one placeholder stands for each; see `mia.chat.vision`).
+template writes after it is made into tokens. Left out: pictures; one placeholder stands for each.
 """
 
 from __future__ import annotations

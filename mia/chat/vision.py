@@ -49,7 +49,7 @@ class Eyes:
 
         bounds = {"min_pixels": min_pixels, "max_pixels": max_pixels}
         given = {name: bound for name, bound in bounds.items() if bound is not None}
-        self._processor = Qwen2VLImageProcessorPil.from_pretrained(checkpoint, **given)
+        self.processor = Qwen2VLImageProcessorPil.from_pretrained(checkpoint, **given)
         self._positions = model.model.get_rope_index
         self.placeholder: int = model.config.image_token_id
 
@@ -62,14 +62,14 @@ class Eyes:
         pictures = []
         for number, url in enumerate(urls, 1):
             try:
-                made = self._processor(decoded(from_data_url(url)), return_tensors="pt")
+                made = self.processor(decoded(from_data_url(url)), return_tensors="pt")
             except (DataError, ValueError) as error:  # ValueError: 200 times as wide as high, or the reverse
                 why = error.message if isinstance(error, DataError) else str(error)
                 raise DataError(f"picture {number}: {why}", remedy="mend the picture", code="bad_picture") from error
             grid = tuple(made["image_grid_thw"][0].tolist())
             pixels = made["pixel_values"]
             digest = hashlib.sha256(repr(grid).encode() + pixels.numpy().tobytes()).digest()
-            tokens = grid[0] * grid[1] * grid[2] // self._processor.merge_size**2
+            tokens = grid[0] * grid[1] * grid[2] // self.processor.merge_size**2
             pictures.append(Picture(pixels, grid, tokens, -1 - int.from_bytes(digest[:8], "big")))
         return pictures
 

@@ -1,0 +1,303 @@
+"""The trainer: TRL's `GRPOTrainer` whose generation step plays rollouts by waves (see `executor_train.waves`).
+
+TRL keeps sampling by vLLM, weight sync, loss, logging and checkpoints. Rewards come with the rollouts. A rollout in
+which a call failed leaves its group (no reward, no loss) and is counted; what it was and what all others did goes to
+`rollouts/` in the output folder. Left out: what a rollout plays (a `Game`), reading configs (`executor_train.cli`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather
+from datasets import Dataset
+from tqdm import tqdm
+from trl.models.utils import unwrap_model_for_generation
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from executor_train.game import Game, Outcome, Row
+from executor_train.pictures import opened, picture_processor
+from executor_train.reward import health
+from executor_train.rollout import Rollout
+from executor_train.sampling import EngineSampler, TrlSampler
+from executor_train.waves import Sampler, Seat, Table
+from mia.chat.engine import Engine
+from mia.chat.template import Template
+from mia.chat.vision import Eyes
+from mia.errors import ConfigError, MiaError, ModelError
+from mia.types import Failure, Message
+
+Played = tuple[Outcome, Rollout] | Failure
+"""How a rollout ended, with its tokens; or what failed."""
+
+
+class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
+    """GRPO over rollouts of a game.
+
+    Args:
+        game: what is played.
+        model, tokenizer: what is trained; a model that reads pictures comes with its `eyes`.
+        args: TRL's settings. `max_completion_length` is not a limit here, save with vLLM: replies, turns and the window
+            have their own.
+        rows, eval_rows: training and validation data.
+        context: window in tokens that a conversation may fill while it is played.
+        limit: tokens of a conversation that are trained on; its end beyond is cut off.
+        batch: turns that are decoded at once, at most.
+        peft_config: of a new adapter, or None.
+        eyes: prepares pictures, for sampling and for the loss.
+    """
+
+    _tag_names = ["mia", "grpo"]  # noqa: RUF012  # TRL reads it so
+
+    def __init__(
+        self,
+        game: Game,
+        model: Any,
+        tokenizer: Any,
+        args: GRPOConfig,
+        rows: Sequence[Row],
+        eval_rows: Sequence[Row] = (),
+        *,
+        context: int,
+        limit: int,
+        batch: int = 64,
+        peft_config: Any = None,
+        eyes: Eyes | None = None,
+        callbacks: Any = None,
+    ) -> None:
+        self.game = game
+        self.context = context
+        self.limit = limit
+        self._batch = batch
+        self._eyes = eyes
+        self._names = list(game.weights)
+        check(tokenizer, args)
+        super().__init__(
+            model=model,
+            reward_funcs=[_part(name) for name in self._names],
+            args=args,
+            train_dataset=_dataset(rows),
+            eval_dataset=_dataset(eval_rows) if eval_rows else None,
+            processing_class=picture_processor(eyes.processor, tokenizer) if eyes else tokenizer,
+            peft_config=peft_config,
+            callbacks=callbacks,
+        )
+        self.reward_weights = torch.tensor([game.weights[name] for name in self._names], dtype=torch.float32)
+        self._runner = asyncio.Runner()  # one loop for all steps: partners keep their connections
+        self._inputs: list[dict[str, Any]] = []
+        self._played: list[Played] = []
+
+    def close(self) -> None:
+        """End what rollouts left running."""
+        self._runner.close()
+
+    # ------------------------------------------------------------------------------------------ what TRL calls
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._inputs = inputs
+        try:
+            output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        finally:
+            self.tools: list[Any] = []
+        if any(_images(played) for played in self._played) and "pixel_values" not in output:
+            raise RuntimeError("TRL dropped pictures: their features and their tokens do not match")
+        self._record(output["advantages"].tolist())
+        return output
+
+    def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
+        """Play the rows of a batch; see the same method of TRL for what is returned."""
+        mode = "train" if self.model.training else "eval"
+        rows = [Row.model_validate_json(given["row"]) for given in self._inputs]
+        with self._sampler() as sampler:
+            table = Table(sampler)
+            played = self._runner.run(self._play(table, rows, mode == "train"))
+        self._played = played
+        end = self._tokenizer.eos_token_id
+        rollouts = [
+            self._empty(sampler, row) if isinstance(p, Failure) else p[1] for p, row in zip(played, rows, strict=True)
+        ]
+        completions = [list(rollout.completion_ids) or [end] for rollout in rollouts]
+        masks = [[int(flag) for flag in rollout.sampled] or [0] for rollout in rollouts]
+        logprobs = [list(rollout.logprobs) or [0.0] for rollout in rollouts]
+        self._measure(mode, table, rollouts)
+        images = [opened(rollout.images) for rollout in rollouts]
+        if any(images):
+            self.tools = [opened]  # makes TRL take pictures of the whole conversation into the forward pass
+        texts = [sampler.template.decoded(ids, control=True) for ids in completions]
+        ids = [list(rollout.prompt_ids) for rollout in rollouts]
+        seen = images if any(images) else None
+        return ids, completions, masks, texts, logprobs, {}, seen, images
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+        nothing = dict.fromkeys(self._names, float("nan"))
+        scores = [nothing if isinstance(played, Failure) else played[0].scores for played in self._played]
+        values = [[each[name] for name in self._names] for each in scores]
+        return gather(torch.tensor(values, dtype=torch.float32, device=self.accelerator.device))
+
+    # ------------------------------------------------------------------------------------------ playing
+
+    async def _play(self, table: Table, rows: Sequence[Row], training: bool) -> list[Played]:
+        first = self.accelerator.process_index * len(rows)
+        quiet = self.args.disable_tqdm or not self.accelerator.is_main_process
+        with tqdm(total=len(rows), desc="rollouts", file=sys.stderr, leave=False, disable=quiet) as bar:
+
+            async def one(index: int, row: Row) -> tuple[Outcome, Rollout]:
+                seat = table.seat(self._seed(row, first + index, training))
+                outcome = await self.game.play(row, seat, training)
+                bar.update()
+                return outcome, self._finished(seat)
+
+            ended = await table.play([one(index, row) for index, row in enumerate(rows)])
+        return [each.failure() if isinstance(each, MiaError) else each for each in ended]
+
+    def _seed(self, row: Row, index: int, training: bool) -> int:
+        """A seed for one rollout that does not depend on how rollouts are spread over processes, or on restarts."""
+        name = f"{self.args.seed}/{training}/{self.state.global_step}/{row.example.question.id}/{index}"
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+
+    def _finished(self, seat: Seat) -> Rollout:
+        conversation = seat.conversation
+        placeholder = self._eyes.placeholder if self._eyes else None
+        widths = [picture.tokens for picture in self._eyes.read(conversation.images)] if self._eyes else []
+        rollout = conversation.finished(self.limit, placeholder, widths)
+        if not any(rollout.sampled):
+            raise ModelError(
+                f"the first prompt has {len(rollout.prompt_ids)} tokens; {self.limit} can be trained on",
+                remedy="raise rollout.limit, or shorten the prompt",
+                code="context_length",
+            )
+        return rollout
+
+    def _empty(self, sampler: Sampler, row: Row) -> Rollout:
+        """What stands in a batch for a rollout that failed: nothing of it is trained on."""
+        ids = sampler.template.ids([Message(role="user", text=row.example.question.text)])
+        return Rollout(tuple(ids), (), (), ())
+
+    @contextmanager
+    def _sampler(self) -> Iterator[Sampler]:
+        template = Template(self._tokenizer, "policy")
+        if self.use_vllm:
+            yield TrlSampler(self, template, self.context)
+            return
+        with (
+            unwrap_model_for_generation(
+                self.model_wrapped,
+                self.accelerator,
+                gather_deepspeed3_params=self.args.ds3_gather_for_generation,
+                gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+            ) as unwrapped,
+            self._dist.summon_full_params(self.model_wrapped, recurse=False),
+        ):
+            model = unwrapped.get_base_model() if hasattr(unwrapped, "get_base_model") else unwrapped
+            training = model.training
+            model.eval()  # no dropout, and no gradient checkpointing, which would switch the cache off
+            try:
+                keep = self.context * self.args.generation_batch_size
+                yield EngineSampler(
+                    Engine(model, self._tokenizer, "policy", self.context, self._eyes, keep), self._batch
+                )
+            finally:
+                model.train(training)
+
+    # ------------------------------------------------------------------------------------------ what is told
+
+    def _measure(self, mode: str, table: Table, rollouts: Sequence[Rollout]) -> None:
+        """Log what TRL's own generation would, and what tells of the rollouts' health."""
+        sampled = torch.tensor([sum(rollout.sampled) for rollout in rollouts], device=self.accelerator.device)
+        whole = torch.tensor([len(r.completion_ids) for r in rollouts], device=self.accelerator.device)
+        prompts = torch.tensor([len(r.prompt_ids) for r in rollouts], device=self.accelerator.device)
+        sampled, whole, prompts = (self.accelerator.gather(each) for each in (sampled, whole, prompts))
+        if mode == "train":
+            self.state.num_input_tokens_seen += int((prompts + whole).sum())
+        metrics = self._metrics[mode]
+        metrics["num_tokens"] = [self.state.num_input_tokens_seen]
+        metrics["completions/mean_length"].append(sampled.float().mean().item())
+        metrics["completions/max_length"].append(sampled.max().item())
+        metrics["health/masked"].append(1 - sampled.sum().item() / max(1, whole.sum().item()))
+        metrics["time/sampling"].append(sum(table.sampled_s))
+        metrics["time/between"].append(sum(table.between_s))
+        metrics["time/waves"].append(len(table.sampled_s))
+        dropped = [float(isinstance(played, Failure)) for played in self._played]
+        self._pending_metrics["health/dropped"].extend(dropped)
+        for played in self._played:
+            if not isinstance(played, Failure):
+                self._pending_metrics["health/cut"].append(float(played[1].cut))
+                for name, value in health(played[0].run).items():
+                    self._pending_metrics[f"health/{name}"].append(value)
+
+    def _record(self, advantages: Sequence[float]) -> None:
+        """Write the rollouts of a step; a step that is played again replaces its file."""
+        mode = "train" if self.model.training else "eval"
+        folder = Path(self.args.output_dir) / "rollouts"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{mode}-{self.state.global_step:06d}-{self.accelerator.process_index}.jsonl"
+        left = {"steps": {"__all__": {"reply": {"tokens"}}}}
+        with (folder / name).open("w", encoding="utf-8") as file:
+            for given, played, advantage in zip(self._inputs, self._played, advantages, strict=True):
+                if isinstance(played, Failure):
+                    line: dict[str, Any] = {"failure": played.model_dump(mode="json")}
+                else:
+                    outcome, rollout = played
+                    tokens = {
+                        name: getattr(rollout, name) for name in ("prompt_ids", "completion_ids", "sampled", "logprobs")
+                    }
+                    line = {"scores": outcome.scores, "advantage": advantage, "tokens": tokens}
+                    line["run"] = outcome.run.model_dump(mode="json", exclude=left)
+                file.write(json.dumps({"prompt": given["prompt"], **line}, ensure_ascii=False) + "\n")
+
+
+def check(tokenizer: Any, args: GRPOConfig) -> None:
+    """Refuse what would make training differ from serving, before anything is loaded on a device.
+
+    Raises:
+        ConfigError: a setting that is not kept to here, or a chat template that rewrites earlier turns.
+    """
+    if args.top_k or args.min_p or args.repetition_penalty != 1.0:
+        raise ConfigError("grpo: top_k, min_p and repetition_penalty are not kept to", remedy="leave them out")
+    if not keeps_turns(Template(tokenizer, "the model")):
+        raise ConfigError(
+            "the chat template rewrites earlier turns, so what is trained would not be what is served",
+            remedy='set model.template = "chatml"; it is saved with the checkpoint',
+            code="bad_template",
+        )
+
+
+def keeps_turns(template: Template) -> bool:
+    """Whether a chat template leaves replies as they were written, thinking and white space too."""
+    said = ("<think>a</think>b", "<think>\na\n</think>\n\n b \n", "<answer>c</answer>")
+    messages = [Message(role="user", text="q")]
+    before = template.text(messages)
+    for reply in said:
+        messages += [Message(role="assistant", text=reply), Message(role="user", text="q")]
+        after = template.text(messages)
+        if not after.startswith(before + reply):
+            return False
+        before = after
+    return True
+
+
+def _dataset(rows: Sequence[Row]) -> Dataset:
+    return Dataset.from_list([{"prompt": row.example.question.text, "row": row.model_dump_json()} for row in rows])
+
+
+def _part(name: str) -> Callable[..., list[float]]:
+    """What TRL takes the name of a part of the reward from; its values come with the rollouts."""
+
+    def part(**_: Any) -> list[float]:
+        raise NotImplementedError(name)
+
+    part.__name__ = name
+    return part
+
+
+def _images(played: Played) -> bool:
+    return not isinstance(played, Failure) and bool(played[1].images)
