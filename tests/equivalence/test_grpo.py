@@ -1,0 +1,210 @@
+"""The trainer against a plain GRPO written here, and against itself: masks, accumulation, padding, restarts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor_train.game import Outcome, Row
+from mia.chat import ChatModel
+from mia.errors import ToolError
+from mia.types import Message
+from tests import tiny_models
+from tests.playing import TwoTurns, trainer
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.chat_llama(tmp_path_factory.mktemp("model"))
+
+
+def batch_of(made: Any) -> dict[str, Any]:
+    """One batch of played rollouts, as TRL's loss takes it."""
+    made.model.train()
+    made.current_gradient_accumulation_steps = 1
+    given = next(iter(made.get_train_dataloader()))
+    batch: dict[str, Any] = made._generate_and_score_completions(given)
+    return batch
+
+
+def recorded(out: Path, step: int = 0) -> list[dict[str, Any]]:
+    """The rollouts of a step as they were written down."""
+    text = (out / "rollouts" / f"train-{step:06d}-0.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def plain_loss(model: Any, lines: list[dict[str, Any]], weights: Any, group: int, temperature: float) -> Any:
+    """GRPO as in the paper: group-normalised rewards, clipped ratio (on-policy, so 1), mean over all sampled tokens."""
+    total, count = torch.zeros(()), 0
+    for start in range(0, len(lines), group):
+        members = [line for line in lines[start : start + group] if "failure" not in line]
+        rewards = torch.tensor([sum(weights[k] * v for k, v in line["scores"].items()) for line in members])
+        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+        for line, advantage in zip(members, advantages, strict=True):
+            tokens = line["tokens"]
+            ids = torch.tensor([[*tokens["prompt_ids"], *tokens["completion_ids"]]])
+            logits = model(ids).logits[0, :-1] / temperature
+            logps = torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0]
+            own = logps[len(tokens["prompt_ids"]) - 1 :]
+            ratio = torch.exp(own - own.detach())
+            mask = torch.tensor(tokens["sampled"], dtype=torch.float32)
+            clipped = ratio.clamp(0.8, 1.2)
+            total = total - (torch.min(ratio * advantage, clipped * advantage) * mask).sum()
+            count += int(mask.sum())
+    return total / count
+
+
+def gradients(model: Any) -> Any:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("failing", [(), ("1",)], ids=["all played", "some failed"])
+def test_the_loss_of_recorded_rollouts_is_that_of_plain_grpo(
+    tiny: Path, tmp_path: Path, failing: tuple[str, ...]
+) -> None:
+    game = TwoTurns(failing=failing)
+    made = trainer(tiny, tmp_path, game, temperature=1.3)
+    batch = batch_of(made)
+    made.model.zero_grad()
+    loss = made._compute_loss(made.model, batch)
+    loss.backward()
+    found = gradients(made.model)
+    lines = recorded(tmp_path)
+    assert any("failure" in line for line in lines) == bool(failing)
+    made.model.zero_grad()
+    expected = plain_loss(made.model, lines, game.weights, 4, 1.3)
+    expected.backward()
+    assert abs(loss.item() - expected.item()) < 1e-5
+    assert torch.allclose(found, gradients(made.model), atol=1e-5)
+    assert found.abs().max() > 1e-3
+    made.close()
+
+
+def test_recorded_logprobs_are_those_of_the_forward_pass(tiny: Path, tmp_path: Path) -> None:
+    made = trainer(tiny, tmp_path, TwoTurns(), temperature=1.0)
+    batch_of(made)
+    for line in recorded(tmp_path):
+        tokens = line["tokens"]
+        ids = torch.tensor([[*tokens["prompt_ids"], *tokens["completion_ids"]]])
+        with torch.no_grad():
+            logps = torch.log_softmax(made.model(ids).logits[0, :-1], -1).gather(-1, ids[0, 1:, None])[:, 0]
+        own = logps[len(tokens["prompt_ids"]) - 1 :]
+        mask = torch.tensor(tokens["sampled"])
+        assert torch.allclose(own[mask], torch.tensor(tokens["logprobs"])[mask], atol=1e-4)
+        assert all(lp == 0 for lp, sampled in zip(tokens["logprobs"], tokens["sampled"], strict=True) if not sampled)
+    made.close()
+
+
+def test_text_that_others_wrote_is_never_a_target(tiny: Path, tmp_path: Path) -> None:
+    made = trainer(tiny, tmp_path, TwoTurns())
+    batch = batch_of(made)
+    batch["completion_mask"][0] = 1
+    batch["tool_mask"][0, -5:] = 0  # ends with what a tool wrote: nothing sampled stands after it
+    changed = {**batch, "completion_ids": batch["completion_ids"].clone()}
+    changed["completion_ids"][0, -5:] = (changed["completion_ids"][0, -5:] + 7) % 200 + 10
+    found = []
+    for each in (batch, changed):
+        made.model.zero_grad()
+        loss = made._compute_loss(made.model, each)
+        loss.backward()
+        found.append((loss.item(), gradients(made.model)))
+    assert abs(found[0][0] - found[1][0]) < 1e-6
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-6)
+
+    between = (batch["tool_mask"][1] == 0).nonzero()[0]
+    changed = {**batch, "completion_ids": batch["completion_ids"].clone()}
+    changed["completion_ids"][1, between] = 33
+    assert abs(made._compute_loss(made.model, changed).item() - found[0][0]) < 1e-6
+    made.close()
+
+
+def test_padding_changes_nothing(tiny: Path, tmp_path: Path) -> None:
+    made = trainer(tiny, tmp_path, TwoTurns())
+    batch = batch_of(made)
+    found = []
+    pad = made._tokenizer.pad_token_id
+    for left, right in ((0, 0), (9, 5)):
+        wide = dict(batch)
+        for name, fill in (("prompt_ids", pad), ("prompt_mask", 0)):
+            wide[name] = torch.nn.functional.pad(batch[name], (left, 0), value=fill)
+        for name, fill in (("completion_ids", pad), ("completion_mask", 0), ("tool_mask", 1)):
+            wide[name] = torch.nn.functional.pad(batch[name], (0, right), value=fill)
+        made.model.zero_grad()
+        loss = made._compute_loss(made.model, wide)
+        loss.backward()
+        found.append((loss.item(), gradients(made.model)))
+    assert abs(found[0][0] - found[1][0]) < 1e-5
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
+    made.close()
+
+
+def trained(tiny: Path, out: Path, resume: Path | None = None, **settings: Any) -> Any:
+    made = trainer(tiny, out, TwoTurns(), count=4, max_steps=3, **settings)
+    made.train(resume_from_checkpoint=str(resume) if resume else None)
+    made.close()
+    return made
+
+
+def curve(made: Any) -> list[tuple[float, float]]:
+    return [(line["reward"], line["grad_norm"]) for line in made.state.log_history if "reward" in line]
+
+
+def test_a_batch_of_eight_is_eight_accumulated(tiny: Path, tmp_path: Path) -> None:
+    whole = trained(tiny, tmp_path / "whole")
+    parts = trained(tiny, tmp_path / "parts", per_device_train_batch_size=1, gradient_accumulation_steps=8)
+    for left, right in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        assert torch.allclose(left, right, atol=2e-4)
+    assert curve(parts) == [pytest.approx(pair, abs=1e-3) for pair in curve(whole)]
+
+
+def test_a_run_that_was_broken_off_goes_on_to_the_same_end(tiny: Path, tmp_path: Path) -> None:
+    saving: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2}
+    whole = trained(tiny, tmp_path / "whole", **saving)
+    again = trained(tiny, tmp_path / "again", resume=tmp_path / "whole" / "checkpoint-2", **saving)
+    for left, right in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(left, right)
+    assert curve(again)[-1] == curve(whole)[-1]
+    lines = [recorded(tmp_path / name, 2) for name in ("again", "whole")]
+    assert [line["tokens"] for line in lines[0]] == [line["tokens"] for line in lines[1]]
+
+
+def test_a_group_that_failed_as_a_whole_changes_nothing(tiny: Path, tmp_path: Path) -> None:
+    class Down(TwoTurns):
+        async def play(self, row: Row, model: ChatModel, training: bool) -> Outcome:
+            if row.example.question.id == "0":
+                await model.generate((Message(role="user", text="a"),), self.sampling)
+                raise ToolError("the tool is down")
+            return await super().play(row, model, training)
+
+    made = trainer(tiny, tmp_path, Down())
+    batch = batch_of(made)
+    lines = recorded(tmp_path)
+    assert ["failure" in line for line in lines] == [True] * 4 + [False] * 4
+    assert batch["advantages"][:4].tolist() == [0.0] * 4
+    made.log({})
+    assert made.state.log_history[-1]["health/dropped"] == 0.5
+    made.close()
+
+
+def test_validation_plays_without_training(tiny: Path, tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    class Told(TwoTurns):
+        async def play(self, row: Row, model: ChatModel, training: bool) -> Outcome:
+            seen.append(training)
+            return await super().play(row, model, training)
+
+    made = trainer(tiny, tmp_path, Told(), per_device_eval_batch_size=4)
+    made.eval_dataset = made.train_dataset
+    measured = made.evaluate()
+    assert seen == [False] * 8
+    assert 0 < measured["eval_reward"] < 1
+    made.close()
