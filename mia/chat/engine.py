@@ -196,9 +196,10 @@ class Engine:
         """Sample until every job has ended; jobs (B) that end leave the batch."""
         import torch
 
+        never = self.eyes.reserved if self.eyes is not None else ()
         while True:
             for job, row in zip(jobs, logits, strict=True):
-                token, logprob = choose(row, job.sampling, job.prompt, job.ids, job.noise)
+                token, logprob = choose(row, job.sampling, job.prompt, job.ids, job.noise, never)
                 job.ids.append(token)
                 job.logprobs.append(logprob)
             going = [index for index, job in enumerate(jobs) if not self._ended(job, index, cache)]
@@ -279,7 +280,12 @@ class Engine:
 
 
 def choose(
-    logits: torch.Tensor, sampling: Sampling, prompt: Sequence[int], ids: Sequence[int], noise: torch.Generator
+    logits: torch.Tensor,
+    sampling: Sampling,
+    prompt: Sequence[int],
+    ids: Sequence[int],
+    noise: torch.Generator,
+    never: Sequence[int] = (),
 ) -> tuple[int, float]:
     """Sample a token; with temperature 0 the likeliest one.
 
@@ -288,9 +294,10 @@ def choose(
         sampling: temperature, top_p, presence penalty (on the reply), repetition penalty (on prompt and reply).
         prompt, ids: tokens of the prompt and of the reply so far.
         noise: where randomness comes from.
+        never: tokens that are not taken.
 
     Returns:
-        The token and its natural log-probability after penalties and temperature, before the top-p cut.
+        The token and its natural log-probability after penalties and temperature, before anything is ruled out.
     """
     import torch
 
@@ -301,10 +308,12 @@ def choose(
     if sampling.presence_penalty and ids:
         logits[torch.tensor(sorted(set(ids)), device=logits.device)] -= sampling.presence_penalty
     logprobs = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
+    allowed = logprobs.clone()
+    allowed[list(never)] = -torch.inf
     if sampling.temperature == 0:
-        token = int(logprobs.argmax())
+        token = int(allowed.argmax())
     else:
-        chances = logprobs.exp()
+        chances = allowed.exp()
         if sampling.top_p < 1:
             ordered, order = chances.sort(descending=True)
             chances[order[ordered.cumsum(0) - ordered >= sampling.top_p]] = 0

@@ -52,6 +52,8 @@ class Eyes:
         self.processor = Qwen2VLImageProcessorPil.from_pretrained(checkpoint, **given)
         self._positions = model.model.get_rope_index
         self.placeholder: int = model.config.image_token_id
+        self.reserved = (self.placeholder, int(model.config.video_token_id))
+        """Tokens that stand for pictures and videos; a model does not write them."""
 
     def read(self, urls: Sequence[str]) -> list[Picture]:
         """Pictures of data URLs.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,26 @@ from mia.chat import ChatModel
 from mia.errors import ToolError
 from mia.types import Message
 from tests import tiny_models
-from tests.playing import TwoTurns, trainer
+from tests.doubles import picture
+from tests.playing import TwoTurns, rows, trainer
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture
+def making() -> Iterator[Any]:
+    """Makes trainers and closes them in the end."""
+    with ExitStack() as stack:
+
+        def make(*given: Any, **named: Any) -> Any:
+            made = trainer(*given, **named)
+            stack.callback(made.close)
+            return made
+
+        yield make
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +84,10 @@ def gradients(model: Any) -> Any:
 
 @pytest.mark.parametrize("failing", [(), ("1",)], ids=["all played", "some failed"])
 def test_the_loss_of_recorded_rollouts_is_that_of_plain_grpo(
-    tiny: Path, tmp_path: Path, failing: tuple[str, ...]
+    making: Any, tiny: Path, tmp_path: Path, failing: tuple[str, ...]
 ) -> None:
     game = TwoTurns(failing=failing)
-    made = trainer(tiny, tmp_path, game, temperature=1.3)
+    made = making(tiny, tmp_path, game, temperature=1.3)
     batch = batch_of(made)
     made.model.zero_grad()
     loss = made._compute_loss(made.model, batch)
@@ -85,11 +101,10 @@ def test_the_loss_of_recorded_rollouts_is_that_of_plain_grpo(
     assert abs(loss.item() - expected.item()) < 1e-5
     assert torch.allclose(found, gradients(made.model), atol=1e-5)
     assert found.abs().max() > 1e-3
-    made.close()
 
 
-def test_recorded_logprobs_are_those_of_the_forward_pass(tiny: Path, tmp_path: Path) -> None:
-    made = trainer(tiny, tmp_path, TwoTurns(), temperature=1.0)
+def test_recorded_logprobs_are_those_of_the_forward_pass(making: Any, tiny: Path, tmp_path: Path) -> None:
+    made = making(tiny, tmp_path, TwoTurns(), temperature=1.0)
     batch_of(made)
     for line in recorded(tmp_path):
         tokens = line["tokens"]
@@ -100,11 +115,10 @@ def test_recorded_logprobs_are_those_of_the_forward_pass(tiny: Path, tmp_path: P
         mask = torch.tensor(tokens["sampled"])
         assert torch.allclose(own[mask], torch.tensor(tokens["logprobs"])[mask], atol=1e-4)
         assert all(lp == 0 for lp, sampled in zip(tokens["logprobs"], tokens["sampled"], strict=True) if not sampled)
-    made.close()
 
 
-def test_text_that_others_wrote_is_never_a_target(tiny: Path, tmp_path: Path) -> None:
-    made = trainer(tiny, tmp_path, TwoTurns())
+def test_text_that_others_wrote_is_never_a_target(making: Any, tiny: Path, tmp_path: Path) -> None:
+    made = making(tiny, tmp_path, TwoTurns())
     batch = batch_of(made)
     batch["completion_mask"][0] = 1
     batch["tool_mask"][0, -5:] = 0  # ends with what a tool wrote: nothing sampled stands after it
@@ -123,11 +137,10 @@ def test_text_that_others_wrote_is_never_a_target(tiny: Path, tmp_path: Path) ->
     changed = {**batch, "completion_ids": batch["completion_ids"].clone()}
     changed["completion_ids"][1, between] = 33
     assert abs(made._compute_loss(made.model, changed).item() - found[0][0]) < 1e-6
-    made.close()
 
 
-def test_padding_changes_nothing(tiny: Path, tmp_path: Path) -> None:
-    made = trainer(tiny, tmp_path, TwoTurns())
+def test_padding_changes_nothing(making: Any, tiny: Path, tmp_path: Path) -> None:
+    made = making(tiny, tmp_path, TwoTurns())
     batch = batch_of(made)
     found = []
     pad = made._tokenizer.pad_token_id
@@ -143,13 +156,11 @@ def test_padding_changes_nothing(tiny: Path, tmp_path: Path) -> None:
         found.append((loss.item(), gradients(made.model)))
     assert abs(found[0][0] - found[1][0]) < 1e-5
     assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
-    made.close()
 
 
-def trained(tiny: Path, out: Path, resume: Path | None = None, **settings: Any) -> Any:
-    made = trainer(tiny, out, TwoTurns(), count=4, max_steps=3, **settings)
+def trained(making: Any, tiny: Path, out: Path, resume: Path | None = None, **settings: Any) -> Any:
+    made = making(tiny, out, TwoTurns(), count=4, max_steps=3, **settings)
     made.train(resume_from_checkpoint=str(resume) if resume else None)
-    made.close()
     return made
 
 
@@ -157,18 +168,18 @@ def curve(made: Any) -> list[tuple[float, float]]:
     return [(line["reward"], line["grad_norm"]) for line in made.state.log_history if "reward" in line]
 
 
-def test_a_batch_of_eight_is_eight_accumulated(tiny: Path, tmp_path: Path) -> None:
-    whole = trained(tiny, tmp_path / "whole")
-    parts = trained(tiny, tmp_path / "parts", per_device_train_batch_size=1, gradient_accumulation_steps=8)
+def test_a_batch_of_eight_is_eight_accumulated(making: Any, tiny: Path, tmp_path: Path) -> None:
+    whole = trained(making, tiny, tmp_path / "whole")
+    parts = trained(making, tiny, tmp_path / "parts", per_device_train_batch_size=1, gradient_accumulation_steps=8)
     for left, right in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         assert torch.allclose(left, right, atol=2e-4)
     assert curve(parts) == [pytest.approx(pair, abs=1e-3) for pair in curve(whole)]
 
 
-def test_a_run_that_was_broken_off_goes_on_to_the_same_end(tiny: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_broken_off_goes_on_to_the_same_end(making: Any, tiny: Path, tmp_path: Path) -> None:
     saving: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2}
-    whole = trained(tiny, tmp_path / "whole", **saving)
-    again = trained(tiny, tmp_path / "again", resume=tmp_path / "whole" / "checkpoint-2", **saving)
+    whole = trained(making, tiny, tmp_path / "whole", **saving)
+    again = trained(making, tiny, tmp_path / "again", resume=tmp_path / "whole" / "checkpoint-2", **saving)
     for left, right in zip(whole.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(left, right)
     assert curve(again)[-1] == curve(whole)[-1]
@@ -176,7 +187,7 @@ def test_a_run_that_was_broken_off_goes_on_to_the_same_end(tiny: Path, tmp_path:
     assert [line["tokens"] for line in lines[0]] == [line["tokens"] for line in lines[1]]
 
 
-def test_a_group_that_failed_as_a_whole_changes_nothing(tiny: Path, tmp_path: Path) -> None:
+def test_a_group_that_failed_as_a_whole_changes_nothing(making: Any, tiny: Path, tmp_path: Path) -> None:
     class Down(TwoTurns):
         async def play(self, row: Row, model: ChatModel, training: bool) -> Outcome:
             if row.example.question.id == "0":
@@ -184,17 +195,16 @@ def test_a_group_that_failed_as_a_whole_changes_nothing(tiny: Path, tmp_path: Pa
                 raise ToolError("the tool is down")
             return await super().play(row, model, training)
 
-    made = trainer(tiny, tmp_path, Down())
+    made = making(tiny, tmp_path, Down())
     batch = batch_of(made)
     lines = recorded(tmp_path)
     assert ["failure" in line for line in lines] == [True] * 4 + [False] * 4
     assert batch["advantages"][:4].tolist() == [0.0] * 4
     made.log({})
     assert made.state.log_history[-1]["health/dropped"] == 0.5
-    made.close()
 
 
-def test_validation_plays_without_training(tiny: Path, tmp_path: Path) -> None:
+def test_validation_plays_without_training(making: Any, tiny: Path, tmp_path: Path) -> None:
     seen: list[bool] = []
 
     class Told(TwoTurns):
@@ -202,9 +212,51 @@ def test_validation_plays_without_training(tiny: Path, tmp_path: Path) -> None:
             seen.append(training)
             return await super().play(row, model, training)
 
-    made = trainer(tiny, tmp_path, Told(), per_device_eval_batch_size=4)
+    made = making(tiny, tmp_path, Told(), per_device_eval_batch_size=4)
     made.eval_dataset = made.train_dataset
     measured = made.evaluate()
     assert seen == [False] * 8
     assert 0 < measured["eval_reward"] < 1
-    made.close()
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.qwen_vl(tmp_path_factory.mktemp("vl"))
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["picture in the prompt", "text in the prompt"])
+def test_pictures_of_prompts_and_tools_reach_the_loss(making: Any, seeing: Path, tmp_path: Path, asked: bool) -> None:
+    """Two steps; what was sampled has the same log-probabilities in a forward pass with the pictures of the record."""
+    game = TwoTurns(image=picture("blue", (84, 56)))
+    data = rows(2, [picture("red", (56, 56))] if asked else [])
+    made = making(seeing, tmp_path, game, eyes=True, rows=data)
+    batch = batch_of(made)
+    pictures = 2 if asked else 1
+    placeholders = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1) == made.model.config.image_token_id
+    features = (batch["image_grid_thw"].prod(1) // 4).reshape(8, pictures).sum(1)
+    assert placeholders.sum(1).tolist() == features.tolist()
+    assert batch["num_images"] == [pictures] * 8
+    inputs = {name: batch[name] for name in ("pixel_values", "image_grid_thw", "num_images", "mm_token_type_ids")}
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    made.model.eval()
+    with torch.no_grad():
+        width = batch["completion_ids"].size(1)
+        logps = made._get_per_token_logps_and_entropies(made.model, ids, mask, width, **inputs)[0]
+    own = (batch["completion_mask"] * batch["tool_mask"]).bool()
+    assert torch.allclose(logps[own], batch["sampling_per_token_logps"][own], atol=1e-4)
+    made.train()
+    assert [line["grad_norm"] > 0 for line in made.state.log_history if "grad_norm" in line] == [True, True]
+
+
+def test_a_picture_beyond_the_limit_is_cut_off_as_a_whole(making: Any, seeing: Path, tmp_path: Path) -> None:
+    game = TwoTurns(image=picture("blue", (84, 56)))
+    whole = batch_of(making(seeing, tmp_path / "whole", game, eyes=True, rows=rows(2)))
+    length = int((whole["prompt_mask"].sum(1) + whole["completion_mask"].sum(1)).max())
+    made = making(seeing, tmp_path / "cut", game, eyes=True, rows=rows(2), limit=length - 30)
+    batch = batch_of(made)
+    assert "pixel_values" not in batch
+    assert not (batch["completion_ids"] == made.model.config.image_token_id).any()
+    assert batch["tool_mask"].sum() > 0
+    loss = made._compute_loss(made.model, batch)
+    assert torch.isfinite(loss)
