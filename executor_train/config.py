@@ -1,0 +1,67 @@
+"""Settings of training. What runs the agent (search, tools, judge, frozen partners) is set as for other commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from inference.config import RunConfig
+from inference.datasets.config import DatasetConfig
+from mia.config import Section
+
+
+class PolicyConfig(Section):
+    """The model that is trained."""
+
+    path: str = Field("embedded:", description="`embedded:`, a checkpoint folder, or a name on the Hugging Face hub")
+    adapter: Path | None = Field(None, description="adapter to start from, e.g. of the SFT warm start; it is merged in")
+    template: Literal["own", "chatml"] = Field(
+        "own",
+        description="chat template: the checkpoint's own, or plain ChatML, which keeps the thinking of earlier turns "
+        "as it was written (Qwen3's own does not); it is saved with what is trained",
+    )
+    dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the weights")
+    lora_rank: int = Field(0, ge=0, description="rank of a LoRA adapter on all linear layers; 0 trains all weights")
+    lora_alpha: int = Field(16, ge=1, description="scale of the adapter, over its rank")
+    attention: Literal["sdpa", "flash_attention_2"] = Field("sdpa", description="kernel of the attention")
+    min_pixels: int | None = Field(None, ge=1, description="smaller pictures are enlarged; empty: the checkpoint's own")
+    max_pixels: int = Field(1280 * 28 * 28, ge=1, description="larger pictures are shrunk; a token is 28 x 28 pixels")
+
+
+class RolloutConfig(Section):
+    """How rollouts are played."""
+
+    context: int = Field(16384, ge=256, description="window in tokens that a conversation may fill while it is played")
+    limit: int = Field(16384, ge=256, description="tokens of a conversation that are trained on; its end is cut off")
+    batch: int = Field(64, ge=1, description="turns that one process decodes at once, at most (not with vLLM)")
+    rows: int = Field(0, ge=0, description="first rows of the dataset to train on; 0: all")
+    validation_rows: int = Field(64, ge=1, description="first rows of the validation set that are played")
+    plans: Literal["none", "rows", "planner"] = Field(
+        "none", description="the plan in the prompt: none, the rows' own, or one that the frozen Planner writes"
+    )
+    plan_column: str = Field("plan", description="column of the plans in the dataset's Parquet files")
+    oracle: bool = Field(
+        False, description="after a wrong answer let the frozen Planner plan once more; off in validation"
+    )
+
+
+class RewardConfig(Section):
+    """Weights of the parts of the Executor's reward."""
+
+    correct: float = Field(0.7, ge=0, description="the judge says the answer is right")
+    tool: float = Field(0.2, ge=0, description="each round made a call that a tool accepted")
+    format: float = Field(0.1, ge=0, description="every reply kept to the grammar")
+    first_try: float = Field(0.0, ge=0, description="bonus to `correct` for a right answer without a replan")
+
+
+class TrainConfig(RunConfig):
+    """The whole config of `mia train executor`."""
+
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    dataset: DatasetConfig = Field(default_factory=DatasetConfig)
+    validation: DatasetConfig | None = None
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    grpo: dict[str, Any] = Field(default_factory=dict, description="TRL's GRPOConfig, key by key")

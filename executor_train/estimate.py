@@ -1,0 +1,129 @@
+"""What a training run will take on each GPU, reckoned from the model's config; nothing is loaded.
+
+Weights, gradients and AdamW's two moments are exact; activations and the cache of the sampler are upper bounds for
+full conversations, so that what fits here fits. Left out: fragmentation, NCCL's buffers, and vLLM's own share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+GB = 1e9
+LOGPROB_CHUNK = 8192
+"""Tokens whose logits the loss holds at once, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the estimate needs to know of a model; `trained` of `parameters` get gradients and moments."""
+
+    parameters: int
+    trained: int
+    layers: int
+    hidden: int
+    intermediate: int
+    kv_width: int
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes on each GPU, and tokens of a step over all of them."""
+
+    weights: float
+    gradients: float
+    moments: float
+    activations: float
+    logits: float
+    cache: float
+    rollouts: int
+    tokens: int
+
+    @property
+    def sampling(self) -> float:
+        """While rollouts are played; gradients are freed by then."""
+        return self.weights + self.moments + self.cache
+
+    @property
+    def training(self) -> float:
+        """While the loss is computed."""
+        return self.weights + self.gradients + self.moments + self.activations + self.logits
+
+    def lines(self) -> list[str]:
+        """The estimate as text."""
+        parts = ("weights", "gradients", "moments", "activations", "logits", "cache")
+        shown = [f"{name:12}{getattr(self, name) / GB:9.2f} GB" for name in parts]
+        peak = max(self.sampling, self.training)
+        return [
+            *shown,
+            f"{'sampling':12}{self.sampling / GB:9.2f} GB",
+            f"{'training':12}{self.training / GB:9.2f} GB",
+            f"{'peak':12}{peak / GB:9.2f} GB for each GPU",
+            f"{'a step':12}{self.rollouts:9d} rollouts, at most {self.tokens} tokens",
+        ]
+
+
+def shape_of(path: str, lora_rank: int) -> Shape:
+    """The shape of a checkpoint, read from its config alone."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    from mia.chat.vision import MODEL_TYPES
+
+    config = AutoConfig.from_pretrained(path)
+    kind = AutoModelForImageTextToText if config.model_type in MODEL_TYPES else AutoModelForCausalLM
+    with torch.device("meta"):
+        model = kind.from_config(config)
+    text = config.get_text_config()
+    count = sum(weight.numel() for weight in model.parameters())
+    adapter = 0
+    head = model.get_output_embeddings()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear) and module is not head:
+            adapter += lora_rank * (module.in_features + module.out_features)
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return Shape(
+        parameters=count + adapter,
+        trained=adapter or count,
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        intermediate=text.intermediate_size,
+        kv_width=text.num_key_value_heads * width,
+        vocabulary=text.vocab_size,
+    )
+
+
+def estimate(
+    shape: Shape, args: Any, bytes_each: int, context: int, limit: int, batch: int, gpus: int, sharded: bool
+) -> Estimate:
+    """Reckon a run.
+
+    Args:
+        shape: of the model.
+        args: TRL's settings, as one process reads them.
+        bytes_each: of a weight.
+        context, limit, batch: see `RolloutConfig`.
+        gpus: how many.
+        sharded: weights, gradients and moments are spread over all of them (ZeRO-3, FSDP).
+    """
+    share = gpus if sharded else 1
+    tokens = args.per_device_train_batch_size * limit
+    # A layer keeps about 14 vectors of the hidden and 3 of the intermediate size for the way back; with checkpointing
+    # only its input is kept, and one layer at a time is computed anew.
+    layer = tokens * (14 * shape.hidden + 3 * shape.intermediate + 4 * shape.kv_width) * bytes_each
+    kept = tokens * shape.hidden * bytes_each
+    activations = shape.layers * kept + layer if args.gradient_checkpointing else shape.layers * layer
+    here = args.generation_batch_size  # of this one process
+    rollouts = here * gpus
+    held = 0 if args.use_vllm else (here + min(here, batch)) * context * 2 * shape.layers * shape.kv_width * bytes_each
+    return Estimate(
+        weights=shape.parameters * bytes_each / share,
+        gradients=shape.trained * bytes_each / share,
+        moments=2 * shape.trained * bytes_each / share,
+        activations=activations,
+        logits=3 * min(tokens, LOGPROB_CHUNK) * shape.vocabulary * 4,
+        cache=held,
+        rollouts=rollouts,
+        tokens=rollouts * limit,
+    )
