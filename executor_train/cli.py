@@ -6,6 +6,7 @@ Many GPUs: `accelerate launch --config_file FILE -m executor_train.cli CONFIG â€
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,13 +64,21 @@ def _settings(config: TrainConfig, args: Namespace) -> Any:
     """TRL's settings; what it does not know is refused."""
     from trl.trainer.grpo_config import GRPOConfig
 
-    given = {"output_dir": str(args.out or "."), **config.grpo}
+    given = {"output_dir": str(args.out or "."), **{name: _read(value) for name, value in config.grpo.items()}}
     if args.dry_run:
         given |= {"report_to": [], "bf16": False, "use_cpu": True}
     try:
         return GRPOConfig(**given)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"[grpo]: {error}", remedy="see TRL's GRPOConfig for the settings there are") from error
+
+
+def _read(value: Any) -> Any:
+    """Flags come as text, since [grpo] has no types here: numbers, true and false, lists are read as JSON."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _dry_run(config: TrainConfig, settings: Any, args: Namespace) -> int:
