@@ -86,7 +86,9 @@ def _dry_run(config: TrainConfig, settings: Any, args: Namespace) -> int:
 
     rollout, size = config.rollout, 4 if config.policy.dtype == "float32" else 2
     shape = shape_of(_place(config.policy), config.policy.lora_rank)
-    made = estimate(shape, settings, size, rollout.context, rollout.limit, rollout.batch, args.gpus, args.sharded)
+    made = estimate(
+        shape, settings, size, rollout.context, rollout.limit, rollout.batch, rollout.backward, args.gpus, args.sharded
+    )
     print("\n".join(made.lines()))
     return 0
 
@@ -101,7 +103,7 @@ def _train(config: TrainConfig, settings: Any, args: Namespace) -> int:
         trainer = WaveTrainer(
             played, model, tokenizer, settings, rows, checked,
             context=config.rollout.context, limit=config.rollout.limit, batch=config.rollout.batch,
-            peft_config=_adapter(config.policy), eyes=eyes,
+            backward=config.rollout.backward, peft_config=_adapter(config.policy), eyes=eyes,
         )  # fmt: skip
         last = _last(args.out) if args.resume else None
         try:

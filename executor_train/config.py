@@ -36,6 +36,7 @@ class RolloutConfig(Section):
     context: int = Field(16384, ge=256, description="window in tokens that a conversation may fill while it is played")
     limit: int = Field(16384, ge=256, description="tokens of a conversation that are trained on; its end is cut off")
     batch: int = Field(64, ge=1, description="turns that one process decodes at once, at most (not with vLLM)")
+    backward: int = Field(1, ge=1, description="conversations whose loss is computed at once; not with DeepSpeed")
     rows: int = Field(0, ge=0, description="first rows of the dataset to train on; 0: all")
     validation_rows: int = Field(64, ge=1, description="first rows of the validation set that are played")
     plans: Literal["none", "rows", "planner"] = Field(

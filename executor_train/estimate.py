@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from executor_train.config import RolloutConfig
+
 GB = 1e9
-LOGPROB_CHUNK = 8192
+LOGPROB_CHUNK = 32768
 """Tokens whose logits the loss holds at once, at most."""
 
 
@@ -94,21 +96,19 @@ def shape_of(path: str, lora_rank: int) -> Shape:
     )
 
 
-def estimate(
-    shape: Shape, args: Any, bytes_each: int, context: int, limit: int, batch: int, gpus: int, sharded: bool
-) -> Estimate:
+def estimate(shape: Shape, args: Any, bytes_each: int, rollout: RolloutConfig, gpus: int, sharded: bool) -> Estimate:
     """Reckon a run.
 
     Args:
         shape: of the model.
         args: TRL's settings, as one process reads them.
         bytes_each: of a weight.
-        context, limit, batch: see `RolloutConfig`.
+        rollout: windows and batches.
         gpus: how many.
         sharded: weights, gradients and moments are spread over all of them (ZeRO-3, FSDP).
     """
     share = gpus if sharded else 1
-    tokens = args.per_device_train_batch_size * limit
+    tokens = min(rollout.backward, args.per_device_train_batch_size) * rollout.limit
     # A layer keeps about 14 vectors of the hidden and 3 of the intermediate size for the way back; with checkpointing
     # only its input is kept, and one layer at a time is computed anew.
     layer = tokens * (14 * shape.hidden + 3 * shape.intermediate + 4 * shape.kv_width) * bytes_each
@@ -116,7 +116,11 @@ def estimate(
     activations = shape.layers * kept + layer if args.gradient_checkpointing else shape.layers * layer
     here = args.generation_batch_size  # of this one process
     rollouts = here * gpus
-    held = 0 if args.use_vllm else (here + min(here, batch)) * context * 2 * shape.layers * shape.kv_width * bytes_each
+    held = (
+        0
+        if args.use_vllm
+        else (here + min(here, rollout.batch)) * rollout.context * 2 * shape.layers * shape.kv_width * bytes_each
+    )
     return Estimate(
         weights=shape.parameters * bytes_each / share,
         gradients=shape.trained * bytes_each / share,
@@ -125,5 +129,5 @@ def estimate(
         logits=3 * min(tokens, LOGPROB_CHUNK) * shape.vocabulary * 4,
         cache=held,
         rollouts=rollouts,
-        tokens=rollouts * limit,
+        tokens=rollouts * rollout.limit,
     )

@@ -25,6 +25,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from executor_train.game import Game, Outcome, Row
+from executor_train.microbatch import parts, shares
 from executor_train.pictures import opened, picture_processor
 from executor_train.reward import health
 from executor_train.rollout import Rollout
@@ -52,6 +53,7 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
         context: window in tokens that a conversation may fill while it is played.
         limit: tokens of a conversation that are trained on; its end beyond is cut off.
         batch: turns that are decoded at once, at most.
+        backward: rows of a batch whose loss is computed at once; memory follows them, the result does not. None: all.
         peft_config: of a new adapter, or None.
         eyes: prepares pictures, for sampling and for the loss.
     """
@@ -70,6 +72,7 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
         context: int,
         limit: int,
         batch: int = 64,
+        backward: int | None = 1,
         peft_config: Any = None,
         eyes: Eyes | None = None,
         callbacks: Any = None,
@@ -78,6 +81,7 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
         self.context = context
         self.limit = limit
         self._batch = batch
+        self._backward = backward
         self._eyes = eyes
         self._names = list(game.weights)
         check(tokenizer, args)
@@ -112,6 +116,26 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
             raise RuntimeError("TRL dropped pictures: their features and their tokens do not match")
         self._record(output["advantages"].tolist())
         return output
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The loss of a batch, part by part; parts but the last are taken back at once.
+
+        DeepSpeed takes a step with each way back, and an entropy bonus does not add up: these get the whole batch.
+        """
+        size, rows = self._backward, inputs["prompt_ids"].size(0)
+        whole = self.is_deepspeed_enabled or self._entropy_bonus_enabled or not model.training
+        if size is None or size >= rows or whole or shares(self.loss_type, inputs, inputs) is None:
+            return self._compute_loss(model, inputs)
+        made = list(parts(inputs, size))
+        before = torch.zeros((), device=self.accelerator.device)
+        for part in made[:-1]:
+            with self.accelerator.no_sync(model):
+                loss = self._compute_loss(model, part) * shares(self.loss_type, inputs, part)
+                self.accelerator.backward(loss)
+            before += loss.detach()
+        return self._compute_loss(model, made[-1]) * shares(self.loss_type, inputs, made[-1]) + before
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         """Play the rows of a batch; see the same method of TRL for what is returned."""

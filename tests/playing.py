@@ -94,7 +94,9 @@ def trainer(place: Path, out: Path, game: Any, count: int = 2, eyes: bool = Fals
         "bf16": False, "gradient_checkpointing": False, "save_strategy": "no", "disable_tqdm": True, "seed": 3,
         "beta": 0.0, "max_grad_norm": 1.0, "shuffle_dataset": False, "dataloader_pin_memory": False,
     }  # fmt: skip
-    own = {key: settings.pop(key) for key in ("limit", "context", "batch", "peft_config") if key in settings}
+    own = {
+        key: settings.pop(key) for key in ("limit", "context", "batch", "backward", "peft_config") if key in settings
+    }
     data = settings.pop("rows", None) or rows(count)
     kind = AutoModelForImageTextToText if eyes else AutoModelForCausalLM
     model = kind.from_pretrained(place, dtype="float32")

@@ -159,7 +159,8 @@ def test_padding_changes_nothing(making: Any, tiny: Path, tmp_path: Path) -> Non
 
 
 def trained(making: Any, tiny: Path, out: Path, resume: Path | None = None, **settings: Any) -> Any:
-    made = making(tiny, out, TwoTurns(), count=4, max_steps=3, **settings)
+    game = settings.pop("game", None) or TwoTurns()
+    made = making(tiny, out, game, **{"count": 4, "max_steps": 3, **settings})
     made.train(resume_from_checkpoint=str(resume) if resume else None)
     return made
 
@@ -174,6 +175,19 @@ def test_a_batch_of_eight_is_eight_accumulated(making: Any, tiny: Path, tmp_path
     for left, right in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         assert torch.allclose(left, right, atol=2e-4)
     assert curve(parts) == [pytest.approx(pair, abs=1e-3) for pair in curve(whole)]
+
+
+@pytest.mark.parametrize("kind", ["dapo", "grpo", "dr_grpo", "bnpo"])
+def test_parts_of_a_batch_add_up(making: Any, tiny: Path, tmp_path: Path, kind: str) -> None:
+    found = []
+    for size in (None, 1, 3):
+        game = TwoTurns(failing=("1",))
+        made = trained(making, tiny, tmp_path / str(size), backward=size, loss_type=kind, max_steps=1, game=game)
+        losses = [line["loss"] for line in made.state.log_history if "reward" in line]
+        found.append((losses, [weight.detach().clone() for weight in made.model.parameters()]))
+    for losses, weights in found[1:]:
+        assert losses == pytest.approx(found[0][0], abs=1e-5)
+        assert all(torch.allclose(*pair, atol=2e-4) for pair in zip(weights, found[0][1], strict=True))
 
 
 def test_a_run_that_was_broken_off_goes_on_to_the_same_end(making: Any, tiny: Path, tmp_path: Path) -> None:
