@@ -86,19 +86,18 @@ def _dry_run(config: TrainConfig, settings: Any, args: Namespace) -> int:
 
     rollout, size = config.rollout, 4 if config.policy.dtype == "float32" else 2
     shape = shape_of(_place(config.policy), config.policy.lora_rank)
-    made = estimate(
-        shape, settings, size, rollout.context, rollout.limit, rollout.batch, rollout.backward, args.gpus, args.sharded
-    )
+    made = estimate(shape, settings, size, rollout, args.gpus, args.sharded)
     print("\n".join(made.lines()))
     return 0
 
 
 def _train(config: TrainConfig, settings: Any, args: Namespace) -> int:
-    from executor_train.grpo import WaveTrainer
+    from executor_train.grpo import WaveTrainer, check
 
+    model, tokenizer, eyes = policy(config.policy)
+    check(tokenizer, settings)  # before anything that takes long
     rows = rows_of(config, config.dataset, config.rollout.rows)
     checked = rows_of(config, config.validation, config.rollout.validation_rows) if config.validation else []
-    model, tokenizer, eyes = policy(config.policy)
     with game(config, settings) as played:
         trainer = WaveTrainer(
             played, model, tokenizer, settings, rows, checked,

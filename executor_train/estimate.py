@@ -116,11 +116,8 @@ def estimate(shape: Shape, args: Any, bytes_each: int, rollout: RolloutConfig, g
     activations = shape.layers * kept + layer if args.gradient_checkpointing else shape.layers * layer
     here = args.generation_batch_size  # of this one process
     rollouts = here * gpus
-    held = (
-        0
-        if args.use_vllm
-        else (here + min(here, rollout.batch)) * rollout.context * 2 * shape.layers * shape.kv_width * bytes_each
-    )
+    each = 2 * shape.layers * shape.kv_width * bytes_each
+    held = 0 if args.use_vllm else (here + min(here, rollout.batch)) * rollout.context * each
     return Estimate(
         weights=shape.parameters * bytes_each / share,
         gradients=shape.trained * bytes_each / share,

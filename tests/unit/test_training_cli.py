@@ -1,0 +1,83 @@
+"""`mia train executor`: what is refused, the estimate, and two steps of a tiny model from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from executor_train.cli import main, plans_of
+from executor_train.config import RolloutConfig
+from executor_train.estimate import Shape, estimate
+from mia.errors import ConfigError, DataError
+from tests import tiny_models
+
+pytest.importorskip("trl")
+pytestmark = pytest.mark.filterwarnings("default")
+
+TINY = "train/executor_tiny"
+SHORT = ["--agent.executor.max_tokens", "12", "--agent.answer.max_tokens", "8", "--rollout.rows", "4"]
+
+
+@pytest.mark.long
+def test_two_steps_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tiny_models.chat_llama(tmp_path / "model")
+    out = tmp_path / "out"
+    words = ["--policy.path", str(place), "--policy.lora_rank", "2", "--grpo.num_generations", "2", "--out", str(out)]
+    words += ["--grpo.max_steps", "2", "--grpo.gradient_accumulation_steps", "1", "--grpo.save_steps", "1"]
+    assert main([TINY, *words, *SHORT]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(out / "final")
+    assert (out / "final" / "adapter_model.safetensors").is_file()
+    assert (out / "final" / "chat_template.jinja").read_text() == (place / "chat_template.jinja").read_text()
+    lines = [json.loads(line) for file in (out / "rollouts").iterdir() for line in file.read_text().splitlines()]
+    assert len(lines) == 8
+    assert main([TINY, *words, *SHORT, "--resume", "--grpo.max_steps", "3"]) == 0
+    assert (out / "checkpoint-3").is_dir()
+
+
+def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tiny_models.chat_llama(tmp_path / "model")
+    assert main([TINY, "--policy.path", str(place), "--dry-run", "--gpus", "2"]) == 0
+    assert "32 rollouts, at most 65536 tokens" in capsys.readouterr().out
+
+
+def test_a_setting_that_trl_does_not_know_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="num_generation"):
+        main([TINY, "--grpo.num_generation", "4", "--out", str(tmp_path)])
+
+
+def test_a_template_that_drops_thinking_is_refused(tmp_path: Path) -> None:
+    import trl
+
+    template = Path(str(trl.__file__)).parent / "chat_templates" / "qwen3.jinja"
+    place = tiny_models.chat_llama(tmp_path / "model", template=template.read_text(encoding="utf-8"))
+    words = [TINY, "--policy.path", str(place), "--out", str(tmp_path / "out"), *SHORT]
+    with pytest.raises(ConfigError, match="rewrites earlier turns"):
+        main(words)
+
+
+def test_the_estimate_of_a_seven_billion_model() -> None:
+    class Args:
+        per_device_train_batch_size = 1
+        generation_batch_size = 128
+        gradient_checkpointing = True
+        use_vllm = True
+
+    shape = Shape(7_000_000_000, 7_000_000_000, 28, 3584, 18944, 512, 152064)
+    made = estimate(shape, Args(), 2, RolloutConfig(limit=32768), gpus=8, sharded=True)
+    assert made.weights == made.gradients == 7e9 * 2 / 8  # two bytes each, spread over eight
+    assert made.moments == 2 * made.weights
+    assert made.rollouts == 1024
+    assert made.cache == 0
+
+
+def test_plans_come_from_the_originals_files(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    file = tmp_path / "train.parquet"
+    parquet.write_table(pyarrow.table({"data_id": ["a", "b"], "plan": ["<image>1. Search.", None]}), file)
+    assert plans_of(file, "plan") == {"a": "1. Search.", "b": ""}
+    with pytest.raises(DataError, match="nothing"):
+        plans_of(file, "nothing")
