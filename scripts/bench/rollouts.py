@@ -20,10 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait do not count as work
 ROOT = Path(__file__).parents[2]
@@ -110,7 +111,7 @@ def ours(args: argparse.Namespace, out: str) -> dict[str, Any]:
     from executor_train.grpo import WaveTrainer
     from inference.runs import Run
     from mia.examples import Example, Reference
-    from mia.types import Message, Question, Sampling, as_message
+    from mia.types import Message, Question, Role, Sampling, as_message
 
     sampling = Sampling(temperature=1.0, max_tokens=args.tokens)
     numbers: dict[str, Any] = {}
@@ -127,7 +128,7 @@ def ours(args: argparse.Namespace, out: str) -> dict[str, Any]:
                     numbers["sampling_cpu_s"] = numbers.get("sampling_cpu_s", 0.0) + time.process_time() - started
                     return made
 
-                sampler.sample = timed
+                sampler.sample = timed  # type: ignore[method-assign]
                 yield sampler
 
         def _measure(self, mode: str, table: Any, rollouts: Any) -> None:
@@ -139,11 +140,11 @@ def ours(args: argparse.Namespace, out: str) -> dict[str, Any]:
             super()._measure(mode, table, rollouts)
 
     class Game:
-        role = "executor"
-        weights: ClassVar = {"correct": 1.0}
+        role: Role = "executor"
+        weights: Mapping[str, float] = MappingProxyType({"correct": 1.0})
 
         async def play(self, row: Row, model: Any, training: bool) -> Outcome:
-            told = (Message(role="user", text=row.example.question.text),)
+            told: tuple[Message, ...] = (Message(role="user", text=row.example.question.text),)
             first = await model.generate(told, sampling)
             await asyncio.sleep(TOOL_S)
             told = (*told, as_message(first), Message(role="user", text=f"<tool_response>\n{FOUND}\n</tool_response>"))
@@ -159,7 +160,7 @@ def ours(args: argparse.Namespace, out: str) -> dict[str, Any]:
     trainer = Bench(
         Game(), model, tokenizer, GRPOConfig(**settings(args, out)), rows,
         context=4096, limit=4096, peft_config=lora(),
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
     return measured(trainer, args, numbers)
 
 
@@ -181,7 +182,7 @@ def trl(args: argparse.Namespace, out: str) -> dict[str, Any]:
         await asyncio.sleep(TOOL_S)
         return FOUND
 
-    class Bench(grpo.GRPOTrainer):
+    class Bench(grpo.GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
         def _generate_single_turn(self, *given: Any, **named: Any) -> Any:
             started, cpu = time.perf_counter(), time.process_time()
             made = super()._generate_single_turn(*given, **named)
