@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from inference.agent import Agent
@@ -115,9 +116,14 @@ class Runner:
             return
         if again:
             await self._ready(answerer, batch, runs)
-        for item in batch:
-            if item.run not in self._folder.learned:
-                await self._learn(memory, item, runs.get(item.run))
+        async with _first_error(), asyncio.TaskGroup() as noting:
+            for item in batch:
+                if item.run not in self._folder.learned:
+                    entry = await self._learn(memory, item, runs.get(item.run))
+                    if entry is not None:
+                        noting.create_task(
+                            self._folder.add_learned(entry)
+                        )  # lost ones are learned again
 
     async def _ready(self, answerer: Answerer, batch: Sequence[Item], runs: dict[str, Run]) -> None:
         """Make sure that memory may learn from a batch: once it has, nothing of the batch can be asked again.
@@ -148,13 +154,9 @@ class Runner:
             for item in rest:
                 await work(item)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._config.eval.concurrency, len(items))):
-                    group.create_task(worker())
-        except* MiaError as errors:
-            first = errors.exceptions[0]
-            raise first from first.__cause__
+        async with _first_error(), asyncio.TaskGroup() as group:
+            for _ in range(min(self._config.eval.concurrency, len(items))):
+                group.create_task(worker())
 
     async def _one(self, answerer: Answerer, item: Item, redo: bool) -> Run:
         """One question: answered, unless that is done, and judged; its row is on disk."""
@@ -169,15 +171,15 @@ class Runner:
         self._circuit.note(_failures(answered))
         return run
 
-    async def _learn(self, agent: Agent, item: Item, run: Run | None) -> None:
-        """Let memory learn from a run that did not fail.
+    async def _learn(self, agent: Agent, item: Item, run: Run | None) -> Learned | None:
+        """Let memory learn from a run that did not fail; None for one that did.
 
         Raises:
             MiaError: memory is out of order; what it missed is learned on resume.
         """
         row = self._folder.rows[item.run]
         if row.failure is not None:
-            return
+            return None
         if run is None:
             verdicts = {"judgement": row.judgement, "feedback": row.feedback}
             run = self._folder.load_run(item).model_copy(update=verdicts)
@@ -185,7 +187,17 @@ class Runner:
         failure = after.degraded[-1] if len(after.degraded) > len(run.degraded) else None
         if failure is not None and (failure.boundary == "memory" or failure.retryable):
             raise ended(failure, "memory cannot learn")
-        await self._folder.add_learned(Learned(run=item.run, added=after.memory, failure=failure))
+        return Learned(run=item.run, added=after.memory, failure=failure)
+
+
+@asynccontextmanager
+async def _first_error() -> AsyncIterator[None]:
+    """Of the errors of a task group, the first of ours is raised as it is."""
+    try:
+        yield
+    except* MiaError as errors:
+        first = errors.exceptions[0]
+        raise first from first.__cause__
 
 
 def _broken(row: Row) -> bool:
