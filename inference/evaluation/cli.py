@@ -14,7 +14,7 @@ from rich.console import Console
 
 from inference.cli import read_profile
 from inference.evaluation.answering import Answerer
-from inference.evaluation.config import EvalConfig
+from inference.evaluation.config import EvalConfig, with_own_judge
 from inference.evaluation.finish import finish
 from inference.evaluation.folder import RunFolder, open_folder, read_rows, read_runs, read_summary
 from inference.evaluation.progress import Tally
@@ -55,7 +55,7 @@ def evaluate(argv: Sequence[str]) -> int:
     for name in ("limit", "engine"):
         if getattr(args, name) is not None:
             flags[f"eval.{name}"] = getattr(args, name)
-    config = read_profile(EvalConfig, args.config, flags)
+    config = with_own_judge(read_profile(EvalConfig, args.config, flags))
     dataset = load_dataset(config.dataset)
     path = args.out or home() / "evals" / f"{Path(args.config).stem}-{config.method.name}"
     folder = open_folder(path, config, dataset, args.resume)
