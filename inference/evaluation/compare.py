@@ -8,6 +8,7 @@ bootstrap (see `inference.statistics`). With several metrics, p-values adjusted 
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,13 +59,14 @@ def main(argv: Sequence[str]) -> int:
     made.add_argument("--force", action="store_true", help="compare although the datasets differ")
     made.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default 0)")
     made.add_argument("--out", type=Path, metavar="FILE", help="also write the table as Markdown")
+    made.add_argument("--note", action="append", default=[], help="what the table must say (may be repeated)")
     made.add_argument("--json", action="store_true", help="print JSON")
     args = made.parse_args(argv)
     if len(args.runs) < 2 and not args.table:
         raise ConfigError("one run cannot be compared", remedy="give two, or --table")
     runs = [Evaluated.read(path) for path in args.runs]
     if args.table or len(runs) > 2:
-        return _table(runs, args.metric, args.force, args.out, args.json)
+        return _table(runs, args)
     return _pair(runs[0], runs[1], args.metric, args.seed, args.force, args.json)
 
 
@@ -192,20 +194,21 @@ def _flips(a: Evaluated, b: Evaluated, one: Comparison | None, metric: str, cons
             console.print(f"{words:>7}  … and {len(ids) - _SHOWN} more (--json lists all)", markup=False)
 
 
-def _table(runs: Sequence[Evaluated], metric: str, force: bool, out: Path | None, as_json: bool) -> int:
-    shown = table_of(runs, metric, force)
+def _table(runs: Sequence[Evaluated], args: Namespace) -> int:
+    shown = table_of(runs, args.metric, args.force)
     settings = differing(runs, leave_out="method.")
-    notes = [f"{name} is not the same in all runs: {', '.join(map(repr, got))}" for name, got in settings.items()]
+    notes = [*args.note]
+    notes += [f"{name} is not the same in all runs: {', '.join(map(repr, got))}" for name, got in settings.items()]
     notes += [f"{run.path.name} is not complete" for run in runs if not run.summary["complete"]]
-    if out is not None:
-        write_file(out, markdown("Methods compared", notes, [shown]))
-    if as_json:
+    if args.out is not None:
+        write_file(args.out, markdown("Methods compared", notes, [shown]))
+    if args.json:
         _, columns, lines = shown
         rows = [dict(zip(columns, line, strict=True)) for line in lines]
         print(json.dumps({"rows": rows, "notes": notes}, ensure_ascii=False, indent=1))
         return 0
     console = Console(highlight=False)
-    print_table(shown, f"{label(metric)}, % (95% interval)", console)
+    print_table(shown, f"{label(args.metric)}, % (95% interval)", console)
     for note in notes:
         console.print(note, markup=False, style="yellow", soft_wrap=True)
     return 0

@@ -121,9 +121,7 @@ class Runner:
                 if item.run not in self._folder.learned:
                     entry = await self._learn(memory, item, runs.get(item.run))
                     if entry is not None:
-                        noting.create_task(
-                            self._folder.add_learned(entry)
-                        )  # lost ones are learned again
+                        noting.create_task(self._folder.add_learned(entry))  # lost ones are learned again
 
     async def _ready(self, answerer: Answerer, batch: Sequence[Item], runs: dict[str, Run]) -> None:
         """Make sure that memory may learn from a batch: once it has, nothing of the batch can be asked again.
@@ -134,9 +132,10 @@ class Runner:
         for item in batch:
             if self._folder.rows[item.run].judge_failed:
                 runs[item.run] = await self._one(answerer, item, redo=False)
-                unjudged = self._folder.rows[item.run].unjudged
-                if unjudged is not None and unjudged.retryable:
-                    raise ended(unjudged, "memory cannot learn without a verdict")
+                row = self._folder.rows[item.run]
+                for failure in (row.unjudged, row.no_feedback):
+                    if failure is not None and failure.retryable:
+                        raise ended(failure, "memory cannot learn without a verdict")
         sound = [item for item in batch if not _broken(self._folder.rows[item.run])]
         if sound and self._circuit.tense:
             # The last ones failed. Either these questions are to blame, or all that come next will fail too; a question
