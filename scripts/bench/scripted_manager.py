@@ -1,9 +1,9 @@
 """A Manager made of rules, behind an OpenAI-compatible endpoint: for benchmarks where no capable model is at hand.
 
 It writes what the methods ask of a Manager (facts, descriptions, links, rules, lessons, summaries, categories), and
-what the panel's reviewers and chair are asked, in the form that is wanted, from the words of the prompt alone. It shows that a method works, not how good it is: a table made
-with it must say so. What the prompt is for is told by the words it begins with. A prompt that it does not know is
-answered with HTTP 400.
+what the panel's reviewers and chair are asked, in the form that is wanted, from the words of the prompt alone. It shows
+that a method works, not how good it is: a table made with it must say so. What the prompt is for is told by the words
+it begins with. A prompt that it does not know is answered with HTTP 400.
 
 examples:
   python scripts/bench/scripted_manager.py                 # serves on a free port; the first line of stdout is its URL
@@ -23,6 +23,7 @@ from mia.prompts import prompt
 
 _NAME = re.compile(r"\b[A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*")
 _SENTENCE = re.compile(r"[A-Z][^.\n]{20,200}\.")
+_RESULT = re.compile(r"^Result: (.*?)(?=\n\n(?:Executor: |Call )|\Z)", re.MULTILINE | re.DOTALL)
 _NO_NAMES = {"Question", "Call", "Result", "Answer", "Tags", "Keywords", "Context", "First", "What", "Which", "Who"}
 _RULES = (
     "Search for the unnamed thing in the question first, and then for what is asked about it.",
@@ -107,9 +108,10 @@ def _category(_: str) -> str:
 
 
 def _supported(text: str) -> str:
-    """A reviewer of the panel: high if what was done names the answer."""
+    """A reviewer of the panel: high if a result names the answer."""
     given = _between(text, "Its answer:", "\n\n").strip()
-    found = bool(given) and given.casefold() in _between(text, "What the agent did:", "Its answer:").casefold()
+    results = "\n".join(_RESULT.findall(_between(text, "What the agent did:", "Its answer:")))
+    found = bool(given) and given.casefold() in results.casefold()
     return _review(given, 9 if found else 3, "named" if found else "not named")
 
 
