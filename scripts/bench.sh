@@ -36,14 +36,13 @@ need_path() { # need_path PATH WHAT OPTION
 }
 
 bench_setup() {
-  local extras=embedded,search,eval
+  local extras=embedded,search,eval name
+  while read -r name; do
+    [ -n "${!name:-}" ] || die "the environment variable $name, which $CONFIG names as a key, is not set" "export $name=…"
+  done < <(sed -nE 's/^ *(api_key_env|token_env) *= *"([A-Za-z_][A-Za-z0-9_]*)".*/\2/p' "$CONFIG")
   if [ -n "${1:-}" ]; then extras="$extras,$1"; fi
   setup "$extras"
   if grep -q '"embedded:"' "$CONFIG"; then "$VENV/bin/mia" model fetch >&2; fi
-  local name
-  while read -r name; do
-    [ -n "${!name:-}" ] || die "the environment variable $name, which $CONFIG names as a key, is not set" "export $name=…"
-  done < <(sed -n 's/^ *\(api_key_env\|token_env\) *= *"\([A-Za-z_][A-Za-z0-9_]*\)".*/\2/p' "$CONFIG")
 }
 
 bench_index() { # further words go to `mia index build`

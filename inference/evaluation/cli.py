@@ -23,7 +23,7 @@ from inference.evaluation.runner import Runner, open_here
 from inference.evaluation.stream import stream
 from inference.runs import Run
 from mia.cli import parse, parser, report
-from mia.errors import DataError, MiaError
+from mia.errors import ConfigError, DataError, MiaError
 from mia.paths import home
 
 
@@ -93,7 +93,7 @@ async def _run(runner: Runner, folder: RunFolder) -> tuple[MiaError | None, int]
     try:
         await task
     except MiaError as error:
-        return error, 1
+        return error, 2 if isinstance(error, ConfigError) else 1
     except asyncio.CancelledError:
         if not caught:
             raise
@@ -104,8 +104,12 @@ async def _run(runner: Runner, folder: RunFolder) -> tuple[MiaError | None, int]
 
 
 def opener(config: EvalConfig) -> Callable[[EvalConfig], Answerer]:
-    """How the answerer of a config is opened."""
-    return open_here
+    """What opens who answers: an agent here, or agents on a Ray cluster."""
+    if config.eval.engine == "local":
+        return open_here
+    from inference.evaluation.cluster import OnRay
+
+    return OnRay
 
 
 def show_summary(path: Path, as_json: bool) -> int:
