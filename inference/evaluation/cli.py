@@ -27,7 +27,8 @@ from mia.errors import ConfigError, DataError, MiaError
 from mia.paths import home
 
 
-def _parser() -> ArgumentParser:
+def eval_parser() -> ArgumentParser:
+    """The options of `mia eval`."""
     made = parser(
         "eval",
         "Answer the questions of a dataset by one method and sum up. Everything is kept in one folder; a run that was\n"
@@ -51,7 +52,7 @@ def evaluate(argv: Sequence[str]) -> int:
     """`mia eval`: 0 when the run is complete, 1 when it ended early or nothing was answered, 128 + signal."""
     from inference.datasets import load_dataset
 
-    args, flags = parse(_parser(), argv)
+    args, flags = parse(eval_parser(), argv)
     for name in ("limit", "engine"):
         if getattr(args, name) is not None:
             flags[f"eval.{name}"] = getattr(args, name)

@@ -66,6 +66,13 @@ class EvalConfig(RunConfig):
     dataset: DatasetConfig = Field(default_factory=DatasetConfig)
     eval: EvalSection = Field(default_factory=EvalSection)
 
+    @model_validator(mode="after")
+    def _memories_of_repeats(self) -> EvalConfig:
+        named = "path" in self.memory.model_fields_set or self.memory.url or self.method.path is not None
+        if self.eval.repeats > 1 and self.learns and named:
+            raise ValueError("repeats with online memory need memories of their own: name no memory")
+        return self
+
     @property
     def learns(self) -> bool:
         """Whether memory learns during the run."""

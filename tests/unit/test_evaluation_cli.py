@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,9 +15,12 @@ from typing import Any
 
 import pytest
 
+from inference.cli import read_profile
+from inference.evaluation.cli import eval_parser
 from inference.evaluation.config import EvalConfig
-from mia.cli import main
+from mia.cli import main, parse
 from mia.config import load
+from mia.errors import ConfigError
 from tests.doubles import chat_endpoint
 from tests.evaluating import lines_of, oracle, wire, write_questions
 
@@ -134,6 +138,25 @@ def test_every_profile_is_an_evaluation(path: Path) -> None:
     config = load(EvalConfig, path)
     assert path.read_text(encoding="utf-8").splitlines()[1].startswith("# mia eval eval/")
     assert config.dataset.name in path.name or path.name == "memories.toml"
+
+
+def test_commands_of_the_readme_are_good_ones() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"^(mia (?:eval|compare) .*?|bash scripts/\S+)(?:  +#.*)?$", text, re.MULTILINE)
+    assert len(found) >= 4
+    for line in found:
+        words = line.split()
+        if words[0] == "bash":
+            assert (ROOT / words[1]).is_file(), line
+        elif words[1] == "eval":
+            args, flags = parse(eval_parser(), words[2:])
+            read_profile(EvalConfig, args.config, flags)
+
+
+def test_repeats_cannot_share_a_memory(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="memories of their own"):
+        load(EvalConfig, None, {"eval.repeats": 2, "memory.path": str(tmp_path / "m.db")})
+    load(EvalConfig, None, {"eval.repeats": 2, "memory.path": str(tmp_path / "m.db"), "eval.memory": "read-only"})
 
 
 @pytest.mark.parametrize(
