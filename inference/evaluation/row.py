@@ -96,7 +96,8 @@ def make_row(item: Item, run: Run, answered: Run, config: EvalConfig) -> Row:
     failed = run.failure is not None
     by_judges = run.degraded[len(answered.degraded) :]
     usage = run.usage
-    calls = Counter(call.name for step in run.steps for call in step.calls)
+    tools = config.method.traits.tools  # a call for a tool where there is none was answered by words
+    calls = Counter(call.name for step in run.steps for call in step.calls if tools)
     recalled = run.recalled
     return Row(
         id=run.question.id,
