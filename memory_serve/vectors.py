@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from local_search.protocol import Vectors
 from memory_serve.near import Compass, Grid, Spot
 from memory_serve.protocol import TRUSTS, Trust
-from memory_serve.ranking import Flags, Floats, Ints
+from memory_serve.ranking import Flags, Floats, Ints, Scoring
 from mia.types import Outcome
 
 Key = tuple[str, str, str]
@@ -28,7 +28,8 @@ _FIRST = 16
 """Rows of a new bucket; the arrays double when they are full."""
 _WAITING = 1024
 """New memories that wait to be put in the arrays, at most."""
-_USES, _SUCCESSES, _CREATED, _OUTCOME, _TRUST, _SOURCE = range(6)
+_USES, _SUCCESSES, _CREATED, _SOURCE = range(4)
+_OUTCOME, _TRUST = range(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,21 @@ class Bucket:
     Args:
         dim: length of the vectors.
         reach: distance of questions that count as the same, see `Compass`.
+        scoring: what `priors` are for.
     """
 
-    def __init__(self, dim: int, reach: float) -> None:
+    def __init__(self, dim: int, reach: float, scoring: Scoring | None = None) -> None:
         self.ids: list[str] = []
         self.rows: dict[str, int] = {}
         self._new: list[Entry] = []
         self._questions: Vectors = np.zeros((_FIRST, dim), np.float32)
         self._captions: Vectors | None = None
         self._captioned: Flags = np.zeros(_FIRST, np.bool_)
-        self._numbers: NDArray[np.int64] = np.zeros((6, _FIRST), np.int64)
+        self._numbers: NDArray[np.int64] = np.zeros((4, _FIRST), np.int64)
+        self._labels: NDArray[np.int8] = np.zeros((2, _FIRST), np.int8)
         self._win_rates: Floats = np.zeros(_FIRST, np.float64)
+        self._priors: Vectors = np.zeros(_FIRST, np.float32)
+        self._scoring = scoring or Scoring()
         self._compass = Compass(dim, reach)
         self._grid = Grid(self._compass.reached)
 
@@ -113,16 +118,24 @@ class Bucket:
         self._settle()
         return self._win_rates[: len(self)]
 
+    @property
+    def priors(self) -> Vectors:
+        """What of the scores no question changes, (n,), roughly; see `memory_serve.ranking.Scoring`."""
+        self._settle()
+        return self._priors[: len(self)]
+
     def having(self, outcome: Outcome) -> Flags:
         """Which memories have this outcome, (n,)."""
-        flags: Flags = self._column(_OUTCOME) == _CODES[outcome]
+        self._settle()
+        flags: Flags = self._labels[_OUTCOME, : len(self)] == _CODES[outcome]
         return flags
 
     def trusted(self, levels: Sequence[Trust]) -> Flags:
         """Which memories' outcomes rest on one of these, (n,)."""
         if len(set(levels)) == len(TRUSTS):
             return np.ones(len(self), np.bool_)
-        flags: Flags = np.isin(self._column(_TRUST), [_TRUST_CODES[level] for level in levels])
+        self._settle()
+        flags: Flags = np.isin(self._labels[_TRUST, : len(self)], [_TRUST_CODES[level] for level in levels])
         return flags
 
     def foreign(self, source_id: str) -> Flags:
@@ -174,6 +187,7 @@ class Bucket:
         row = self.rows[memory_id]
         self._numbers[_USES, row], self._numbers[_SUCCESSES, row] = uses, successes
         self._win_rates[row] = win_rate
+        self._weigh(slice(row, row + 1))
 
     def remove(self, memory_id: str) -> None:
         """Drop a memory by moving the last one into its place."""
@@ -187,8 +201,8 @@ class Bucket:
             if self._captions is not None:
                 self._captions[row] = self._captions[last]
             self._captioned[row] = self._captioned[last]
-            self._numbers[:, row] = self._numbers[:, last]
-            self._win_rates[row] = self._win_rates[last]
+            self._numbers[:, row], self._labels[:, row] = self._numbers[:, last], self._labels[:, last]
+            self._win_rates[row], self._priors[row] = self._win_rates[last], self._priors[last]
         self.ids.pop()
 
     def _column(self, number: int) -> Ints:
@@ -205,13 +219,19 @@ class Bucket:
     def _write(self, rows: slice, entries: Sequence[Entry]) -> None:
         self._questions[rows] = [e.question for e in entries]
         self._numbers[:, rows] = np.array([_numbers(e) for e in entries], np.int64).T
+        self._labels[:, rows] = np.array([(_CODES[e.outcome], _TRUST_CODES[e.trust]) for e in entries], np.int8).T
         self._win_rates[rows] = [e.win_rate for e in entries]
+        self._weigh(rows)
         self._captioned[rows] = [e.caption is not None for e in entries]
         if self._captions is None and self._captioned[rows].any():
             self._captions = np.zeros_like(self._questions)
         if self._captions is not None:
             for row, entry in enumerate(entries, rows.start):
                 self._captions[row] = 0.0 if entry.caption is None else entry.caption
+
+    def _weigh(self, rows: slice) -> None:
+        uses, successes = self._numbers[_USES, rows], self._numbers[_SUCCESSES, rows]
+        self._priors[rows] = self._scoring.prior(uses, successes, self._win_rates[rows])
 
     def _reserve(self, wanted: int) -> None:
         have = len(self._questions)
@@ -221,12 +241,14 @@ class Bucket:
         self._questions = _grown(self._questions, more)
         self._captions = None if self._captions is None else _grown(self._captions, more)
         self._captioned = np.concatenate([self._captioned, np.zeros(more, np.bool_)])
-        self._numbers = np.concatenate([self._numbers, np.zeros((6, more), np.int64)], axis=1)
+        self._numbers = np.concatenate([self._numbers, np.zeros((4, more), np.int64)], axis=1)
+        self._labels = np.concatenate([self._labels, np.zeros((2, more), np.int8)], axis=1)
         self._win_rates = np.concatenate([self._win_rates, np.zeros(more)])
+        self._priors = np.concatenate([self._priors, np.zeros(more, np.float32)])
 
 
 def _numbers(e: Entry) -> tuple[int, ...]:
-    return e.uses, e.successes, e.created, _CODES[e.outcome], _TRUST_CODES[e.trust], hash(e.source_id)
+    return e.uses, e.successes, e.created, hash(e.source_id)
 
 
 def _grown(vectors: Vectors, more: int) -> Vectors:
@@ -239,10 +261,12 @@ class Index:
     Args:
         dim: length of the vectors.
         reach: see `Bucket`.
+        scoring: see `Bucket`.
     """
 
-    def __init__(self, dim: int, reach: float = 0.0) -> None:
+    def __init__(self, dim: int, reach: float = 0.0, scoring: Scoring | None = None) -> None:
         self.dim = dim
+        self._scoring = scoring
         self._reach = reach
         self._compass = Compass(dim, reach)
         self._buckets: dict[Key, Bucket] = {}
@@ -287,7 +311,7 @@ class Index:
             belonging[1].append(spot)
         for key, (some, where) in sorted_out.items():
             if key not in self._buckets:
-                self._buckets[key] = Bucket(self.dim, self._reach)
+                self._buckets[key] = Bucket(self.dim, self._reach, self._scoring)
             self._buckets[key].put(some, where)
 
     def count(self, memory_id: str, uses: int, successes: int, win_rate: float) -> None:
