@@ -17,7 +17,7 @@ from pgvector import Vector
 from memory_serve.config import MemoryConfig, Weights
 from memory_serve.near import radius
 from memory_serve.postgres_database import Connection
-from memory_serve.ranking import Floats, Ints
+from memory_serve.ranking import Floats, Ints, Scoring
 from memory_serve.rows import Encoded, entry
 from memory_serve.upkeep import MemoryCore
 from memory_serve.vectors import Bucket, Entry, Index
@@ -43,7 +43,8 @@ class Mirror(MemoryCore):
         self._config = config
         self._encoder = encoder
         self._dim = dim
-        self.index = self._index = Index(dim, radius(least_cosine(config.duplicate, config.weights)))
+        self._scoring = Scoring(config.score, config.weights)
+        self.index = self._index = Index(dim, radius(least_cosine(config.duplicate, config.weights)), self._scoring)
         self.rank = self._rank
         self.alike = self._alike
 
