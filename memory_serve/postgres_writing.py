@@ -190,7 +190,7 @@ class PostgresWriter(PostgresReader):
         fresh = {
             a.id: (write.namespace, *e.bucket) for a, e in zip(added, encoded, strict=True) if a.action == "stored"
         }
-        if not fresh or not (self._config.keep.merge or self._config.keep.capacity):
+        if not fresh or not self._config.keep.limits:
             return added
         into = await self._keep_small(write, fresh)
         return [Added(id=into[a.id], action="kept") if a.id in into else a for a in added]
