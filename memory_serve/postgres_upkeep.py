@@ -13,7 +13,7 @@ from memory_serve.keep import alike, surplus
 from memory_serve.log import Image
 from memory_serve.postgres_database import Connection
 from memory_serve.postgres_log import PostgresWrite, Whole, read_images
-from memory_serve.postgres_mirror import MIRRORED, blobs
+from memory_serve.postgres_mirror import MIRRORED
 from memory_serve.postgres_reading import read_change
 from memory_serve.postgres_writing import PostgresWriter
 from memory_serve.protocol import Change, Compacted
@@ -159,7 +159,7 @@ class PostgresCore(PostgresWriter):
         query = f"SELECT {MIRRORED} FROM memories m WHERE {where}"
         rows = await (await connection.execute(query, given, binary=True)).fetchall()
         index = Index(self._dim)
-        index.put(*(self._mirror.entry(blobs(row)) for row in rows))
+        index.put(*(self._mirror.read(row) for row in rows))
         await self._drop_surplus(write, index, list(index.buckets(write.namespace)), fresh, capacity)
 
     async def _drop_surplus(
