@@ -234,7 +234,10 @@ class MemoryReader:
             self._index.clear()
             self._seen = -1
         seen, self._seen = self._seen, -1  # if a row cannot be used, the next call starts from scratch
-        self._mirror(connection, "version > ?", (seen,))
+        if seen < 0:
+            self._mirror(connection, "true", ())
+        else:
+            self._mirror(connection, "version > ?", (seen,))
         for (memory_id,) in connection.execute("SELECT id FROM deleted WHERE version > ?", (seen,)):
             self._index.remove(memory_id)
         self._seen = current
@@ -246,8 +249,13 @@ class MemoryReader:
         while rows := changed.fetchmany(_LOADED):
             others = {row[11] for row in rows} - {self._encoder}
             if others:
-                raise other_encoder(self._config, dict.fromkeys(others, 1), self._encoder)
+                raise other_encoder(self._config, self._others(connection), self._encoder)
             self._index.put(*(entry(self._config.path, self._dim, row) for row in rows))
+
+    def _others(self, connection: sqlite3.Connection) -> dict[str, int]:
+        """How many memories have vectors of which other encoders."""
+        query = "SELECT encoder, count(*) FROM memories WHERE encoder != ? GROUP BY 1"
+        return dict(connection.execute(query, (self._encoder,)).fetchall())
 
 
 _PAIRS = """

@@ -24,6 +24,7 @@ _DIRECTIONS = 16
 """Directions of the grid, and as many again to sort out: 4 bits of a 64-bit number each."""
 _SHIFTS = 4 * np.arange(_DIRECTIONS, dtype=np.uint64)
 _ROUNDING = 1e-4
+_MANY = 256
 _NONE = -1
 
 
@@ -32,16 +33,19 @@ def radius(similarity: float) -> float:
     return math.sqrt(max(0.0, 2.0 * (1.0 - similarity)))
 
 
-class Spot(NamedTuple):
-    """Where a vector stands.
+Place = tuple[int, int]
+"""Where a vector stands: its cell, and its mark, which is its cell in the further directions."""
 
-    `cell` is its cell; `ways` leads to the cells beside it that its radius reaches: what to add, and the square of how
-    far the border is. `mark` is its cell in the further directions, `least` the lowest mark that is within its radius,
-    `more` has a 1 for each direction in which the mark may be higher by one.
+
+class Spot(NamedTuple):
+    """Where a vector stands and what is near.
+
+    `ways` leads to the cells beside its own that its radius reaches: what to add, and the square of how far the border
+    is. `least` is the lowest mark within its radius; `more` has a 1 for each direction in which a mark may be higher
+    by one.
     """
 
-    cell: int
-    mark: int
+    place: Place
     ways: Sequence[tuple[int, float]]
     least: int
     more: int
@@ -60,26 +64,42 @@ class Compass:
         self._reach = (reach + _ROUNDING) / width
         self.useful = self._reach < 0.5 and dim >= 2 * _DIRECTIONS
         """Whether looking there is cheaper than comparing with everything."""
-        self._directions = _directions(dim) / np.float32(width) if self.useful else None
+        self._directions: Vectors = (
+            directions(dim) / np.float32(width) if self.useful else np.zeros((0, dim), np.float32)
+        )
 
     @property
     def reached(self) -> float:
         """Square of the radius."""
         return self._reach**2
 
-    def spots(self, vectors: Vectors) -> list[Spot]:
+    def places(self, vectors: Vectors) -> list[Place]:
         """Where vectors stand, (n, d) to n."""
-        if self._directions is None:
+        if not self.useful:
+            return [_NOWHERE.place] * len(vectors)
+        cells, marks = _packed(np.floor(self._projected(vectors)))
+        return list(zip(_code(cells), _code(marks), strict=True))
+
+    def spots(self, vectors: Vectors) -> list[Spot]:
+        """Where vectors stand and what is near, (n, d) to n."""
+        if not self.useful:
             return [_NOWHERE] * len(vectors)
-        # Not a matrix product, whose threads cost more than they do here.
-        at = np.vecdot(vectors[:, None, :], self._directions)  # (n, 32)
+        at = self._projected(vectors)
         whole = np.floor(at)
-        cells = _packed(whole)
+        cells, marks = _packed(whole)
         least, most = _packed(np.floor(at - self._reach)), _packed(np.floor(at + self._reach))
-        ways = self._ways((at - whole)[:, :_DIRECTIONS], least[0], cells[0], most[0])
-        marks = (cells[1], least[1], most[1] - least[1])
-        columns = (_code(cells[0]), *(_code(mark) for mark in marks))
-        return [Spot(cell, mark, way, low, more) for cell, mark, low, more, way in zip(*columns, ways, strict=True)]
+        ways = self._ways((at - whole)[:, :_DIRECTIONS], least[0], cells, most[0])
+        places = zip(_code(cells), _code(marks), strict=True)
+        return list(map(Spot, places, ways, _code(least[1]), _code(most[1] - least[1])))
+
+    def _projected(self, vectors: Vectors) -> Vectors:
+        """(n, d) to (n, 32), in widths. A matrix product has threads, which cost more than they do for a few."""
+        projected: Vectors
+        if len(vectors) > _MANY:
+            projected = vectors @ self._directions.T
+        else:
+            projected = np.vecdot(vectors[:, None, :], self._directions)
+        return projected
 
     def _ways(self, inside: Vectors, least: _Cells, cells: _Cells, most: _Cells) -> list[list[tuple[int, float]]]:
         """What leads to the cells beside, for each vector; `inside` is how far it stands from its lower borders."""
@@ -94,7 +114,7 @@ class Compass:
 
 _Cells = NDArray[np.uint64]
 """Numbers of cells, 0 to 15, (n, directions)."""
-_NOWHERE = Spot(0, 0, (), 0, 0)
+_NOWHERE = Spot((0, 0), (), 0, 0)
 
 
 def _packed(whole: Vectors) -> tuple[_Cells, _Cells]:
@@ -109,12 +129,16 @@ def _code(cells: _Cells) -> list[int]:
 
 
 @functools.cache
-def _directions(dim: int) -> Vectors:
+def directions(dim: int) -> Vectors:
     """Unit vectors at right angles to each other, (32, d), the same for all grids."""
-    drawn = np.random.default_rng(0).standard_normal((dim, 2 * _DIRECTIONS))
-    directions = np.ascontiguousarray(np.linalg.qr(drawn)[0].T.astype(np.float32))
-    directions.flags.writeable = False
-    return directions
+    found = np.random.default_rng(0).standard_normal((2 * _DIRECTIONS, dim))
+    for row, one in enumerate(found):  # Gram and Schmidt's, twice for the rounding
+        for _ in range(2):
+            one -= (found[:row] @ one) @ found[:row]
+        one /= np.linalg.norm(one)
+    single: Vectors = found.astype(np.float32)
+    single.flags.writeable = False
+    return single
 
 
 class Grid:
@@ -130,20 +154,20 @@ class Grid:
         self._cells, self._marks = array("Q"), array("Q")
         self._next, self._last = array("q"), array("q")
 
-    def append(self, spot: Spot) -> None:
+    def append(self, place: Place) -> None:
         """Put the next row where its vector stands."""
-        self._cells.append(spot.cell)
-        self._marks.append(spot.mark)
+        self._cells.append(place[0])
+        self._marks.append(place[1])
         self._next.append(_NONE)
         self._last.append(_NONE)
         self._link(len(self._cells) - 1)
 
-    def move(self, row: int, spot: Spot) -> None:
+    def move(self, row: int, place: Place) -> None:
         """Put a row elsewhere."""
-        self._marks[row] = spot.mark
-        if self._cells[row] != spot.cell:
+        self._marks[row] = place[1]
+        if self._cells[row] != place[0]:
             self._unlink(row)
-            self._cells[row] = spot.cell
+            self._cells[row] = place[0]
             self._link(row)
 
     def remove(self, row: int) -> None:
@@ -160,7 +184,7 @@ class Grid:
     def near(self, spot: Spot) -> list[int]:
         """All rows within reach of a vector, and some more, rising."""
         reached, first = self._reached, self._first
-        cells = [(spot.cell, 0.0)]
+        cells = [(spot.place[0], 0.0)]
         for step, cost in spot.ways:
             # The borders that are crossed lie at right angles: their distances add up as squares.
             cells += [(cell + step, total) for cell, paid in cells if (total := paid + cost) <= reached]

@@ -205,7 +205,7 @@ class PostgresWriter(PostgresReader):
         if whole is None:
             group.mirror.index.remove(memory_id)
         else:
-            group.mirror.index.put(self._entry_of(whole), spots=None if spot is None else [spot])
+            group.mirror.index.put(self._entry_of(whole), places=None if spot is None else [spot.place])
 
     def _entry_of(self, whole: Whole) -> Entry:
         return self._mirror.entry((*(whole.state[name] for name in _ENTRY), whole.vector, whole.caption))

@@ -219,11 +219,6 @@ class MemoryCore(MemoryWriter):
 
     # ------------------------------------------------------------------------------------------ another encoder
 
-    def encoders(self) -> dict[str, int]:
-        """How many memories have vectors of which encoder."""
-        with self._database.reading() as connection:
-            return dict(connection.execute("SELECT encoder, count(*) FROM memories GROUP BY 1").fetchall())
-
     def outdated(self, limit: int) -> list[tuple[str, str, str]]:
         """Id, question and caption of some memories whose vectors another encoder made."""
         with self._database.reading() as connection:

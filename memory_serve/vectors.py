@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_search.protocol import Vectors
-from memory_serve.near import Compass, Grid, Spot
+from memory_serve.near import Compass, Grid, Place, Spot
 from memory_serve.protocol import TRUSTS, Trust
 from memory_serve.ranking import Flags, Floats, Ints, Scoring
 from mia.types import Outcome
@@ -159,25 +159,25 @@ class Bucket:
             return np.arange(len(self))
         return np.array(self._grid.near(spot or self._compass.spots(question[None])[0]), np.int64)
 
-    def put(self, entries: Sequence[Entry], spots: Sequence[Spot] | None = None) -> None:
+    def put(self, entries: Sequence[Entry], places: Sequence[Place] | None = None) -> None:
         """Add memories, or overwrite what was known of them.
 
         Args:
             entries: the memories.
-            spots: where their questions stand, if that is known already.
+            places: where their questions stand, if that is known already.
         """
-        if spots is None:
-            spots = self._compass.spots(np.array([entry.question for entry in entries]))
-        for entry, spot in zip(entries, spots, strict=True):
+        if places is None:
+            places = self._compass.places(np.array([entry.question for entry in entries]))
+        for entry, place in zip(entries, places, strict=True):
             row = self.rows.setdefault(entry.id, len(self))
             if row == len(self):
                 self.ids.append(entry.id)
                 self._new.append(entry)
-                self._grid.append(spot)
+                self._grid.append(place)
             else:
                 self._settle()
                 self._write(slice(row, row + 1), [entry])
-                self._grid.move(row, spot)
+                self._grid.move(row, place)
         if len(self._new) >= _WAITING:
             self._settle()
 
@@ -252,7 +252,10 @@ def _numbers(e: Entry) -> tuple[int, ...]:
 
 
 def _grown(vectors: Vectors, more: int) -> Vectors:
-    return np.concatenate([vectors, np.zeros((more, vectors.shape[1]), np.float32)])
+    """With so many rows more, which take no memory before something is written to them."""
+    grown = np.zeros((len(vectors) + more, vectors.shape[1]), np.float32)
+    grown[: len(vectors)] = vectors
+    return grown
 
 
 class Index:
@@ -270,6 +273,8 @@ class Index:
         self._reach = reach
         self._compass = Compass(dim, reach)
         self._buckets: dict[Key, Bucket] = {}
+        self._keys: dict[Key, Key] = {}
+        """One tuple for each bucket: one for each memory would take much room."""
         self._places: dict[str, Key] = {}
 
     def __len__(self) -> int:
@@ -292,26 +297,30 @@ class Index:
         """Where vectors, each of shape (d,), stand in every bucket."""
         return self._compass.spots(np.array(questions)) if questions else []
 
-    def put(self, *entries: Entry, spots: Sequence[Spot] | None = None) -> None:
+    def put(self, *entries: Entry, places: Sequence[Place] | None = None) -> None:
         """Add memories, or overwrite what was known of them; no id twice in one call.
 
         Args:
             entries: the memories.
-            spots: where their questions stand, if that is known already.
+            places: where their questions stand, if that is known already.
         """
-        if spots is None:
-            spots = self.spots([entry.question for entry in entries])
-        sorted_out: dict[Key, tuple[list[Entry], list[Spot]]] = {}
-        for entry, spot in zip(entries, spots, strict=True):
-            if self._places.get(entry.id, entry.bucket) != entry.bucket:
+        if places is None:
+            places = self._compass.places(np.array([entry.question for entry in entries])) if entries else []
+        sorted_out: dict[Key, tuple[Key, list[Entry], list[Place]]] = {}
+        for entry, place in zip(entries, places, strict=True):
+            belonging = sorted_out.get(entry.bucket)
+            if belonging is None:
+                if entry.bucket not in self._buckets:
+                    self._buckets[entry.bucket] = Bucket(self.dim, self._reach, self._scoring)
+                    self._keys[entry.bucket] = entry.bucket
+                belonging = sorted_out[entry.bucket] = (self._keys[entry.bucket], [], [])
+            key, some, where = belonging
+            if self._places.get(entry.id, key) != key:
                 self.remove(entry.id)
-            self._places[entry.id] = entry.bucket
-            belonging = sorted_out.setdefault(entry.bucket, ([], []))
-            belonging[0].append(entry)
-            belonging[1].append(spot)
-        for key, (some, where) in sorted_out.items():
-            if key not in self._buckets:
-                self._buckets[key] = Bucket(self.dim, self._reach, self._scoring)
+            self._places[entry.id] = key
+            some.append(entry)
+            where.append(place)
+        for key, some, where in sorted_out.values():
             self._buckets[key].put(some, where)
 
     def count(self, memory_id: str, uses: int, successes: int, win_rate: float) -> None:
@@ -327,4 +336,5 @@ class Index:
     def clear(self) -> None:
         """Forget all memories."""
         self._buckets.clear()
+        self._keys.clear()
         self._places.clear()

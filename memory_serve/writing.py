@@ -215,7 +215,7 @@ class MemoryWriter(MemoryReader):
         self._put_back(write, state, to_blob(encoded.question), caption)
         for run, outcome in (runs or {}).items():
             write.pending.runs[write.namespace, run] = row["id"], outcome
-        self._index.put(fresh_entry(row, encoded), spots=None if spot is None else [spot])
+        self._index.put(fresh_entry(row, encoded), places=None if spot is None else [spot.place])
 
     def _put_back(self, write: Write, state: State, vector: bytes, caption: bytes | None) -> None:
         """Insert a memory whose whole state is known; the mirror does not learn of it here."""
