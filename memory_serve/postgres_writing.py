@@ -119,6 +119,9 @@ class PostgresWriter(PostgresReader):
                 await connection.execute("DELETE FROM changes WHERE number <= %s", (last - self._config.history,))
             return results, group, base, last
 
+        if self._mirror.seen < 0:  # to read everything takes a while, in which others should be able to write
+            async with self._database.reading() as connection:
+                await self._mirror.fresh(connection)
         results, group, base, last = await self._database.writing(work)
         if last is not None:
             changed = {i: w for i, w in group.now.items() if w is not group.found.get(i)}
