@@ -10,6 +10,7 @@ a look-up hardly depends on how many vectors there are.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from array import array
 from collections.abc import Sequence
@@ -40,13 +41,12 @@ Place = tuple[int, int]
 class Spot(NamedTuple):
     """Where a vector stands and what is near.
 
-    `ways` leads to the cells beside its own that its radius reaches: what to add, and the square of how far the border
-    is. `least` is the lowest mark within its radius; `more` has a 1 for each direction in which a mark may be higher
-    by one.
+    `cells` are all cells that its radius reaches. `least` is the lowest mark within its radius; `more` has a 1 for each
+    direction in which a mark may be higher by one.
     """
 
     place: Place
-    ways: Sequence[tuple[int, float]]
+    cells: Sequence[int]
     least: int
     more: int
 
@@ -68,11 +68,6 @@ class Compass:
             directions(dim) / np.float32(width) if self.useful else np.zeros((0, dim), np.float32)
         )
 
-    @property
-    def reached(self) -> float:
-        """Square of the radius."""
-        return self._reach**2
-
     def places(self, vectors: Vectors) -> list[Place]:
         """Where vectors stand, (n, d) to n."""
         if not self.useful:
@@ -88,9 +83,34 @@ class Compass:
         whole = np.floor(at)
         cells, marks = _packed(whole)
         least, most = _packed(np.floor(at - self._reach)), _packed(np.floor(at + self._reach))
-        ways = self._ways((at - whole)[:, :_DIRECTIONS], least[0], cells, most[0])
+        # In each direction the radius reaches one border at most, as a cell is wider than twice the radius.
+        steps = (least[0] + most[0] - 2 * cells).view(np.int64)  # -1, 0 or 1, (n, 16)
+        far = (at - whole)[:, :_DIRECTIONS]
+        reached = self._reached_by(cells, steps, np.where(steps < 0, far, 1 - far) ** 2)
         places = zip(_code(cells), _code(marks), strict=True)
-        return list(map(Spot, places, ways, _code(least[1]), _code(most[1] - least[1])))
+        return list(map(Spot, places, reached, _code(least[1]), _code(most[1] - least[1])))
+
+    def _reached_by(self, cells: _Cells, steps: NDArray[np.int64], costs: Vectors) -> list[list[int]]:
+        """Codes of the cells that each vector reaches. Borders lie at right angles: distances add up as squares.
+
+        Args:
+            cells: where the vectors stand, (n, 16).
+            steps: to the cells beside, (n, 16).
+            costs: squares of the distances of the borders between, (n, 16).
+        """
+        codes: NDArray[np.int64] = (cells << _SHIFTS).sum(axis=1, dtype=np.uint64).view(np.int64)
+        rows, paid = np.arange(len(cells)), np.zeros(len(cells), np.float32)
+        steps = steps << _SHIFTS.view(np.int64)
+        for way in np.flatnonzero(steps.any(axis=0)).tolist():
+            total = paid + costs[rows, way]
+            step = steps[rows, way]
+            beside = np.flatnonzero((step != 0) & (total <= self._reach**2))
+            rows = np.concatenate([rows, rows[beside]])
+            paid = np.concatenate([paid, total[beside]])
+            codes = np.concatenate([codes, codes[beside] + step[beside]])
+        found: list[int] = codes[np.argsort(rows, kind="stable")].view(np.uint64).tolist()
+        ends = np.cumsum(np.bincount(rows)).tolist()
+        return [found[start:end] for start, end in itertools.pairwise([0, *ends])]
 
     def _projected(self, vectors: Vectors) -> Vectors:
         """(n, d) to (n, 32), in widths. A matrix product has threads, which cost more than they do for a few."""
@@ -100,16 +120,6 @@ class Compass:
         else:
             projected = np.vecdot(vectors[:, None, :], self._directions)
         return projected
-
-    def _ways(self, inside: Vectors, least: _Cells, cells: _Cells, most: _Cells) -> list[list[tuple[int, float]]]:
-        """What leads to the cells beside, for each vector; `inside` is how far it stands from its lower borders."""
-        ways: list[list[tuple[int, float]]] = [[] for _ in cells]
-        for beside, far, step in ((least, inside, -1), (most, 1 - inside, 1)):
-            rows, places = np.nonzero(beside != cells)
-            costs = (far[rows, places] ** 2).tolist()
-            for row, place, cost in zip(rows.tolist(), places.tolist(), costs, strict=True):
-                ways[row].append((step << 4 * place, cost))
-        return ways
 
 
 _Cells = NDArray[np.uint64]
@@ -142,14 +152,9 @@ def directions(dim: int) -> Vectors:
 
 
 class Grid:
-    """Rows in cells: numbers from 0 upwards without a gap; those of a cell are linked to each other.
+    """Rows in cells: numbers from 0 upwards without a gap; those of a cell are linked to each other."""
 
-    Args:
-        reached: square of the radius, see `Compass`.
-    """
-
-    def __init__(self, reached: float) -> None:
-        self._reached = reached
+    def __init__(self) -> None:
         self._first: dict[int, int] = {}
         self._cells, self._marks = array("Q"), array("Q")
         self._next, self._last = array("q"), array("q")
@@ -183,14 +188,9 @@ class Grid:
 
     def near(self, spot: Spot) -> list[int]:
         """All rows within reach of a vector, and some more, rising."""
-        reached, first = self._reached, self._first
-        cells = [(spot.place[0], 0.0)]
-        for step, cost in spot.ways:
-            # The borders that are crossed lie at right angles: their distances add up as squares.
-            cells += [(cell + step, total) for cell, paid in cells if (total := paid + cost) <= reached]
-        found = []
+        found, first = [], self._first
         least, fixed = spot.least, ~spot.more
-        for row in [first[cell] for cell, _ in cells if cell in first]:
+        for row in [first[cell] for cell in spot.cells if cell in first]:
             while row != _NONE:
                 if not (self._marks[row] - least) & fixed:
                     found.append(row)

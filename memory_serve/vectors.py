@@ -26,6 +26,7 @@ _CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 _TRUST_CODES = {trust: code for code, trust in enumerate(TRUSTS)}
 _FIRST = 16
 """Rows of a new bucket; the arrays double when they are full."""
+_NO_ROWS: Ints = np.zeros(0, np.int64)
 _WAITING = 1024
 """New memories that wait to be put in the arrays, at most."""
 _USES, _SUCCESSES, _CREATED, _SOURCE = range(4)
@@ -74,7 +75,7 @@ class Bucket:
         self._priors: Vectors = np.zeros(_FIRST, np.float32)
         self._scoring = scoring or Scoring()
         self._compass = Compass(dim, reach)
-        self._grid = Grid(self._compass.reached)
+        self._grid = Grid()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -157,7 +158,8 @@ class Bucket:
         """
         if not self._compass.useful:
             return np.arange(len(self))
-        return np.array(self._grid.near(spot or self._compass.spots(question[None])[0]), np.int64)
+        found = self._grid.near(spot or self._compass.spots(question[None])[0])
+        return np.array(found, np.int64) if found else _NO_ROWS
 
     def put(self, entries: Sequence[Entry], places: Sequence[Place] | None = None) -> None:
         """Add memories, or overwrite what was known of them.
@@ -169,15 +171,20 @@ class Bucket:
         if places is None:
             places = self._compass.places(np.array([entry.question for entry in entries]))
         for entry, place in zip(entries, places, strict=True):
-            row = self.rows.setdefault(entry.id, len(self))
-            if row == len(self):
-                self.ids.append(entry.id)
-                self._new.append(entry)
-                self._grid.append(place)
+            row = self.rows.get(entry.id)
+            if row is None:
+                self.append(entry, place)
             else:
                 self._settle()
                 self._write(slice(row, row + 1), [entry])
                 self._grid.move(row, place)
+
+    def append(self, entry: Entry, place: Place) -> None:
+        """Add a memory that is not known; `place` is where its question stands."""
+        self.rows[entry.id] = len(self.ids)
+        self.ids.append(entry.id)
+        self._new.append(entry)
+        self._grid.append(place)
         if len(self._new) >= _WAITING:
             self._settle()
 
@@ -293,8 +300,12 @@ class Index:
         """Keys of the buckets of a namespace that are not empty, sorted."""
         yield from sorted(key for key, bucket in self._buckets.items() if key[0] == namespace and bucket)
 
-    def spots(self, questions: Sequence[Vectors]) -> list[Spot]:
+    def places(self, questions: Sequence[Vectors]) -> list[Place]:
         """Where vectors, each of shape (d,), stand in every bucket."""
+        return self._compass.places(np.array(questions)) if questions else []
+
+    def spots(self, questions: Sequence[Vectors]) -> list[Spot]:
+        """The same with what is near."""
         return self._compass.spots(np.array(questions)) if questions else []
 
     def put(self, *entries: Entry, places: Sequence[Place] | None = None) -> None:
@@ -305,15 +316,12 @@ class Index:
             places: where their questions stand, if that is known already.
         """
         if places is None:
-            places = self._compass.places(np.array([entry.question for entry in entries])) if entries else []
+            places = self.places([entry.question for entry in entries])
         sorted_out: dict[Key, tuple[Key, list[Entry], list[Place]]] = {}
         for entry, place in zip(entries, places, strict=True):
             belonging = sorted_out.get(entry.bucket)
             if belonging is None:
-                if entry.bucket not in self._buckets:
-                    self._buckets[entry.bucket] = Bucket(self.dim, self._reach, self._scoring)
-                    self._keys[entry.bucket] = entry.bucket
-                belonging = sorted_out[entry.bucket] = (self._keys[entry.bucket], [], [])
+                belonging = sorted_out[entry.bucket] = (self._key(entry.bucket), [], [])
             key, some, where = belonging
             if self._places.get(entry.id, key) != key:
                 self.remove(entry.id)
@@ -322,6 +330,19 @@ class Index:
             where.append(place)
         for key, some, where in sorted_out.values():
             self._buckets[key].put(some, where)
+
+    def append(self, entry: Entry, place: Place) -> None:
+        """Add a memory that is not known; `place` is where its question stands."""
+        self._places[entry.id] = key = self._key(entry.bucket)
+        self._buckets[key].append(entry, place)
+
+    def _key(self, given: Key) -> Key:
+        """The one tuple for a bucket, which is made if it is not there."""
+        key = self._keys.get(given)
+        if key is None:
+            key = self._keys[given] = given
+            self._buckets[given] = Bucket(self.dim, self._reach, self._scoring)
+        return key
 
     def count(self, memory_id: str, uses: int, successes: int, win_rate: float) -> None:
         """Overwrite the counters of a memory."""

@@ -33,7 +33,7 @@ def test_what_is_within_reach_is_found_and_little_else() -> None:
     rng = np.random.default_rng(1)
     compass = Compass(DIM, REACH)
     assert compass.useful
-    grid = Grid(compass.reached)
+    grid = Grid()
     stored = units(rng, 5000)
     for place in compass.places(stored):
         grid.append(place)
@@ -54,7 +54,7 @@ def test_a_vector_that_lies_along_a_direction_of_the_grid_is_found(far: float) -
     compass = Compass(1024, radius(0.9999))
     along = directions(1024)[3]
     for vector in (along, -along):
-        grid = Grid(compass.reached)
+        grid = Grid()
         grid.append(compass.places(vector[None])[0])
         beside = rng.standard_normal(1024)
         beside -= (beside @ vector) * vector
@@ -68,7 +68,7 @@ def test_any_sequence_of_changes(steps: list[tuple[int, int, bool]]) -> None:
     """Equal vectors in one cell, rows that move, rows that go."""
     compass = Compass(DIM, REACH)
     spots = compass.spots(units(np.random.default_rng(3), 6))
-    grid, wanted = Grid(compass.reached), list[int]()
+    grid, wanted = Grid(), list[int]()
     for row, kind, removes in steps:
         if removes and row < len(wanted):
             grid.remove(row)
