@@ -3,13 +3,13 @@
 Two capacities: of a bucket, and of a namespace over all its buckets, which are seldom asked for equally often. What is
 dropped, for a memory shown u times, s of them in runs that went well, a old (by the newest memory that is looked at):
 
-    coverage   the least (s+1)/(a + A/4) · d/D first
+    coverage   the least (s+2)/(a + A/2) · d/D first
     value      the lowest value (s+1)/(u+2) first: 1/2 if it was never shown, towards 1 or 0 as it proves itself
     age        the oldest first
     value_age  the lowest value · 2^(-a / half life) first
 
-`coverage` drops the memory whose loss costs least. (s+1)/(a + A/4) is how often it helps, successes in time, as if it
-had helped once in a time of A/4 before it was made; A is the age of the oldest memory of its bucket. d is what a
+`coverage` drops the memory whose loss costs least. (s+2)/(a + A/2) is how often it helps, successes in time, as if it
+had helped twice in a time of A/2 before it was made; A is the age of the oldest memory of its bucket. d is what a
 question that it helped with loses by its going: the distance √(1 - similarity) to the nearest memory of the same bucket
 and outcome; D is the mean of d there, as some questions are further apart than others. That is the greedy rule for the
 k-median problem, each memory being a place where questions come from. Two that nearly coincide share their questions,
@@ -27,6 +27,7 @@ absorbed but hardly used stays, as nothing yet tells whether the weights do as w
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Container, Iterator, Sequence
 
@@ -42,10 +43,10 @@ _DAY = 86_400_000_000
 _BLOCK = 512
 _SPARE = 256
 """One in so many is dropped beyond the excess."""
-_AT_ONCE = 64
+_MOST_SPARE = 64
 _LOOKED_AT = 128
-_PRIOR = 0.25
-"""In how much of the oldest memory's age a new one is taken to help once."""
+_HELPED, _BEFORE = 2, 0.5
+"""What a memory is taken to have done before it was made: how often it helped, in how much of the oldest one's age."""
 _CLOSEST = 1e-4
 """Squares of distances below this are rounding."""
 
@@ -66,20 +67,10 @@ def surplus(
     if not capacity or size <= capacity:
         return []
     crowd = _Crowd(buckets, keep, weights, fresh)
-    excess = size - capacity + min(_AT_ONCE, capacity // _SPARE)
-    most_failures = math.ceil(keep.failures * capacity)
-    gone: list[int] = []
-    while excess > len(gone):
-        # All at once where there is little to do; else in rounds, between which distances are measured anew.
-        count = min(excess - len(gone), max(_AT_ONCE, int(crowd.stays.sum()) // 16))
-        among = crowd.failed & crowd.stays
-        if (beyond := int(among.sum()) - most_failures) > 0:
-            count = min(count, beyond)
-        else:
-            among = crowd.stays
-        chosen = crowd.least(among, count)
-        crowd.stays[chosen] = False
-        gone += chosen
+    excess = size - capacity + min(_MOST_SPARE, capacity // _SPARE)
+    beyond = int(crowd.failed.sum()) - math.ceil(keep.failures * capacity)
+    gone = crowd.least(crowd.failed, min(excess, beyond)) if beyond > 0 else []
+    gone += crowd.least(crowd.stays, excess - len(gone))
     return [crowd.ids[row] for row in gone]
 
 
@@ -92,7 +83,8 @@ class _Crowd:
         self.ids = [name for bucket in buckets for name in bucket.ids]
         self.stays: Flags = np.ones(len(self.ids), np.bool_)
         self.failed: Flags = np.concatenate([bucket.having("incorrect") for bucket in buckets])
-        self._buckets = [bucket for bucket in buckets if len(bucket)]
+        self._buckets = buckets
+        self._first = np.cumsum([0, *map(len, buckets)])
         self._keep = keep
         self._weights = weights
         self._fresh = np.fromiter((name in fresh for name in self.ids), np.bool_, len(self.ids))
@@ -101,59 +93,69 @@ class _Crowd:
         self._place[np.lexsort((np.array(self.ids), self._created))] = np.arange(len(self.ids))
 
     def least(self, among: Flags, count: int) -> list[int]:
-        """The rows of so many that are worth least, of two that are nearest to each other only one; at least one."""
+        """Take away so many of some memories, those that are worth least first; their rows."""
+        rows = np.flatnonzero(among & self.stays)
         if self._keep.policy == "coverage":
-            worth, nearest = self._coverage(count)
-        else:
-            worth = np.concatenate([_worth(bucket, self._keep) for bucket in self._buckets])
-            nearest = np.full(len(worth), -1)
-        rows = np.flatnonzero(among)
-        chosen: dict[int, None] = {}
-        for row in rows[np.lexsort((self._place[rows], worth[rows], self._fresh[rows]))].tolist():
-            if len(chosen) == count:
-                break
-            if int(nearest[row]) not in chosen:  # else its loss costs more by now
-                chosen[row] = None
-        return list(chosen)
+            return self._least_covering(rows, count)
+        worth = np.concatenate([_worth(bucket, self._keep) for bucket in self._buckets])
+        chosen: list[int] = rows[np.lexsort((self._place[rows], worth[rows], self._fresh[rows]))][:count].tolist()
+        self.stays[chosen] = False
+        return chosen
 
-    def _coverage(self, count: int) -> tuple[Floats, Ints]:
-        """What the loss of each memory costs, infinity if that was not looked at, and which is nearest, or -1; (n,)."""
-        cost, nearest = np.full(len(self.ids), np.inf), np.full(len(self.ids), -1)
+    def _least_covering(self, rows: Ints, count: int) -> list[int]:
+        """The greedy choice. A loss only costs more after another, so just what comes first is looked at anew."""
+        weight, distance, nearest = self._measured(max(_LOOKED_AT, 4 * count))
+        heap = [(bool(self._fresh[row]), weight[row] * distance[row], int(self._place[row]), int(row)) for row in rows]
+        heapq.heapify(heap)
+        chosen: list[int] = []
+        while len(chosen) < min(count, len(rows)):
+            fresh, _, place, row = heapq.heappop(heap)
+            if nearest[row] >= 0 and not self.stays[nearest[row]]:
+                (distance[row],), (nearest[row],) = self._nearest(np.array([row]))
+                heapq.heappush(heap, (fresh, weight[row] * distance[row], place, row))
+                continue
+            self.stays[row] = False
+            chosen.append(row)
+        return chosen
+
+    def _measured(self, most: int) -> tuple[Floats, Floats, Ints]:
+        """How often each memory helps over D, infinity if that was not looked at, d, and which is nearest; (n,) each.
+
+        Args:
+            most: how many are looked at of each bucket and outcome.
+        """
+        weight, distance, nearest = (np.full(len(self.ids), value) for value in (np.inf, 1.0, -1))
         newest = self._created[self.stays].max()
-        first = 0
-        for bucket in self._buckets:
+        for bucket, first in zip(self._buckets, self._first, strict=False):
             here = slice(first, first + len(bucket))
-            first += len(bucket)
             if not self.stays[here].any():
                 continue
             age = (newest - bucket.created).astype(np.float64)
-            rate = (bucket.successes + 1) / (age + _PRIOR * age[self.stays[here]].max() + 1)
+            helps = (bucket.successes + _HELPED) / (age + _BEFORE * age[self.stays[here]].max() + 1)
             for outcome in OUTCOMES:
                 rows = np.flatnonzero(bucket.having(outcome) & self.stays[here])
-                seldom = np.lexsort((self._place[here][rows], rate[rows]))[: max(_LOOKED_AT, 4 * count)]
-                some = rows[seldom]
+                some = rows[np.lexsort((self._place[here][rows], helps[rows]))[:most]]
                 if len(some):
-                    similar, which = _nearest(bucket, some, rows, self._weights)
-                    distance = np.sqrt(np.maximum(1 - similar, _CLOSEST))
-                    cost[here][some] = rate[some] * distance / distance.mean()
-                    nearest[here][some] = np.where(which < 0, -1, which + here.start)
-        return cost, nearest
+                    distance[first + some], nearest[first + some] = self._nearest(first + some)
+                    weight[first + some] = helps[some] / distance[first + some].mean()
+        return weight, distance, nearest.astype(np.int64)
 
-
-def _nearest(bucket: Bucket, some: Ints, others: Ints, weights: tuple[float, float]) -> tuple[Floats, Ints]:
-    """Similarity and row of the nearest of `others`, (m,) each; -1 where there is none besides itself."""
-    similar, nearest = np.full(len(some), -1.0), np.full(len(some), -1)
-    if len(others) < 2:
-        return similar, nearest
-    for start in range(0, len(some), _BLOCK):
-        block = some[start : start + _BLOCK]
-        found = _block(bucket, block, others, weights)
-        found[block[:, None] == others[None, :]] = -np.inf
-        best = found.argmax(axis=1)
-        # Rounded, as the last digits of a product depend on where a memory stands.
-        similar[start : start + _BLOCK] = found[np.arange(len(block)), best].round(5)
-        nearest[start : start + _BLOCK] = others[best]
-    return similar, nearest
+    def _nearest(self, rows: Ints) -> tuple[Floats, Ints]:
+        """Distance and row of the nearest that stays, for memories of one bucket and outcome; -1 if there is none."""
+        number = int(np.searchsorted(self._first, rows[0], "right")) - 1
+        bucket, first = self._buckets[number], self._first[number]
+        outcome = next(outcome for outcome in OUTCOMES if bucket.having(outcome)[rows[0] - first])
+        others = np.flatnonzero(bucket.having(outcome) & self.stays[first : first + len(bucket)])
+        similar, nearest = np.full(len(rows), -1.0), np.full(len(rows), -1)
+        for start in range(0, len(rows) if len(others) > 1 else 0, _BLOCK):
+            block = rows[start : start + _BLOCK] - first
+            found = _block(bucket, block, others, self._weights)
+            found[block[:, None] == others[None, :]] = -np.inf
+            best = found.argmax(axis=1)
+            # Rounded, as the last digits of a product depend on where a memory stands.
+            similar[start : start + _BLOCK] = found[np.arange(len(block)), best].round(5)
+            nearest[start : start + _BLOCK] = others[best] + first
+        return np.sqrt(np.maximum(1 - similar, _CLOSEST)), nearest
 
 
 def _worth(bucket: Bucket, keep: Keep) -> Floats:

@@ -228,7 +228,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     args.add_argument("--json", action="store_true", help="print rows as JSON")
     args.add_argument("--quality", action="store_true", help="measure how well a memory of a tenth of the size recalls")
-    args.add_argument("--questions", type=int, default=3000, help="with --quality: how many (3000)")
+    args.add_argument("--questions", type=int, default=3563, help="with --quality: how many (3563, all there are)")
+    args.add_argument("--seed", type=int, default=0, help="with --quality: of the questions' order (0)")
     args.add_argument("--plot", type=Path, metavar="FILE", help="with --quality: draw the curves (needs matplotlib)")
     args.add_argument("--work", choices=CANDIDATES, help=argparse.SUPPRESS)
     return args
@@ -264,28 +265,40 @@ def _quality(given: argparse.Namespace) -> None:
     from memory_serve.config import Keep
     from scripts.bench.memories import quality
 
-    capacity = given.questions // 50  # of each of five buckets: a tenth in all
-    keeps = {
-        "all": Keep(),
-        "age": Keep(capacity=capacity, policy="age"),
-        "value": Keep(capacity=capacity, policy="value"),
-        "value, merge .8": Keep(capacity=capacity, policy="value", merge=0.8),
+    most = given.questions // 10
+    ways = {  # what is kept, and whether more than that is dropped at random
+        "everything": (Keep(), 0),
+        "coverage": (Keep(total=most), 0),
+        "coverage, by bucket": (Keep(capacity=most // 5), 0),
+        "value": (Keep(total=most, policy="value"), 0),
+        "age (FIFO)": (Keep(total=most, policy="age", failures=1), 0),
+        "random": (Keep(), most),
     }
     runs = {}
     with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("questions", total=given.questions * len(keeps))
-        for name, keep in keeps.items():
+        task = progress.add_task("questions", total=given.questions * len(ways))
+        for name, (keep, random) in ways.items():
             progress.update(task, description=name)
-            runs[name] = asyncio.run(quality.run(keep, given.questions, lambda: progress.advance(task)))
+            work = quality.run(keep, given.questions, given.seed, random, lambda: progress.advance(task))
+            runs[name] = asyncio.run(work)
     figures = {
-        name: {"after_500": round(quality.share(points[500:]), 3), "memories": points[-1].size}
+        name: {
+            "after_500": round(quality.share(points[quality.FIRST :]), 3),
+            "last_1000": round(quality.share(points[-1000:]), 3),
+            "right": round(sum(point.right for point in points[quality.FIRST :]) / len(points[quality.FIRST :]), 3),
+            "most_memories": max(point.size for point in points),
+        }
         for name, points in runs.items()
     }
     if given.json:
         print(json.dumps(figures, indent=1))
     else:
         for name, row in figures.items():
-            print(f"{name:16} useful memory recalled {100 * row['after_500']:5.1f} %  of {row['memories']} memories")
+            print(
+                f"{name:20} useful memory recalled {100 * row['after_500']:5.1f} % (last 1000: "
+                f"{100 * row['last_1000']:.1f} %), right {100 * row['right']:5.1f} %, "
+                f"at most {row['most_memories']} memories"
+            )
     if given.plot:
         quality.plot(runs, given.plot)
 
