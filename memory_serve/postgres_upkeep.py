@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
 
 from local_search.protocol import Vectors
 from memory_serve.core import EVERYWHERE
@@ -16,12 +13,12 @@ from memory_serve.keep import alike, surplus
 from memory_serve.log import Image
 from memory_serve.postgres_database import Connection
 from memory_serve.postgres_log import PostgresWrite, Whole, read_images
+from memory_serve.postgres_mirror import MIRRORED
 from memory_serve.postgres_reading import read_change
 from memory_serve.postgres_writing import PostgresWriter
 from memory_serve.protocol import Change, Compacted
-from memory_serve.rows import entry, to_blob
 from memory_serve.upkeep import _is_as_left, _listed, _mergeable, _stays
-from memory_serve.vectors import Bucket, Entry, Key
+from memory_serve.vectors import Index, Key
 from mia.errors import DataError
 
 _log = logging.getLogger(__name__)
@@ -103,11 +100,9 @@ class PostgresCore(PostgresWriter):
         merged = evicted = 0
         for key in list(group.mirror.index.buckets(write.namespace)):
             merged += self._merge_all(write, key) if keep.merge else 0
-            bucket = group.mirror.index.bucket(key)
-            gone = surplus(bucket, keep, np.zeros(len(bucket), np.bool_)) if bucket is not None else []
-            evicted += len(gone)
-            for memory_id in gone:
-                write.put(memory_id, None)
+            evicted += await self._drop_surplus(write, group.mirror.index, [key], {}, keep.capacity)
+        keys = list(group.mirror.index.buckets(write.namespace))
+        evicted += await self._drop_surplus(write, group.mirror.index, keys, {}, keep.total)
         after = sum(w is not None for w in group.now.values())
         return Compacted(before=before, after=after, absorbed=len(absorbed), merged=merged, evicted=evicted)
 
@@ -131,10 +126,10 @@ class PostgresCore(PostgresWriter):
                 continue
             if self._merge(write, memory_id, other) == other:
                 into[memory_id] = other
-        if self._config.keep.capacity:
-            await write.group.flush()
-            for key in sorted(set(fresh.values())):
-                await self._evict(write, key, fresh)
+        for key in sorted(set(fresh.values())):
+            where = "m.namespace = %s AND m.modality = %s AND m.category = %s"
+            await self._evict(write, where, key, fresh, self._config.keep.capacity)
+        await self._evict(write, "m.namespace = %s", (write.namespace,), fresh, self._config.keep.total)
         return into
 
     def _merge(self, write: PostgresWrite, one: str, other: str) -> str:
@@ -150,30 +145,35 @@ class PostgresCore(PostgresWriter):
             self._reflect(write.group, memory_id)
         return str(keeps["id"])
 
-    async def _evict(self, write: PostgresWrite, key: Key, fresh: Mapping[str, object]) -> None:
-        query = (
-            "SELECT id, outcome, uses, successes, created, source_id, trust, win_rate FROM memories "
-            "WHERE namespace = %s AND modality = %s AND category = %s"
-        )
-        count = f"SELECT count(*) FROM ({query}) bucket"
-        row = await (await write.group.connection.execute(count, key)).fetchone()
-        if row is None or row[0] <= self._config.keep.capacity:
+    async def _evict(
+        self, write: PostgresWrite, where: str, given: Sequence[str], fresh: Mapping[str, object], capacity: int
+    ) -> None:
+        """Drop what the memories that a condition names are beyond a capacity that they share."""
+        if not capacity:
             return
-        bucket = Bucket(1, 0.0)
-        rows = await (await write.group.connection.execute(query, key)).fetchall()
-        bucket.put([self._numbers(key, row) for row in rows])
-        last = np.fromiter((i in fresh for i in bucket.ids), np.bool_, len(bucket))
-        gone = surplus(bucket, self._config.keep, last)
-        for memory_id in await write.group.fetch("m.id = ANY(%s)", (gone,)):
+        await write.group.flush()
+        connection = write.group.connection
+        row = await (await connection.execute(f"SELECT count(*) FROM memories m WHERE {where}", given)).fetchone()
+        if row is None or row[0] <= capacity:
+            return
+        query = f"SELECT {MIRRORED} FROM memories m WHERE {where}"
+        rows = await (await connection.execute(query, given, binary=True)).fetchall()
+        index = Index(self._dim)
+        index.put(*(self._mirror.read(row) for row in rows))
+        await self._drop_surplus(write, index, list(index.buckets(write.namespace)), fresh, capacity)
+
+    async def _drop_surplus(
+        self, write: PostgresWrite, index: Index, keys: Sequence[Key], fresh: Mapping[str, object], capacity: int
+    ) -> int:
+        buckets = [bucket for key in keys if (bucket := index.bucket(key)) is not None]
+        weights = (self._config.weights.question, self._config.weights.caption)
+        gone = surplus(buckets, capacity, self._config.keep, weights, fresh)
+        if gone:
+            await write.group.fetch("m.id = ANY(%s)", (gone,))
+        for memory_id in gone:
             write.put(memory_id, None)
             self._reflect(write.group, memory_id)
-
-    def _numbers(self, key: Key, row: Sequence[Any]) -> Entry:
-        """What eviction goes by; it looks at no vector."""
-        memory_id, outcome, uses, successes, created, source_id, trust, given = row
-        one = to_blob(np.ones(1, np.float32))
-        fields = (memory_id, *key, outcome, uses, successes, created, source_id, trust, given, self._encoder, one, None)
-        return entry(self._label, 1, fields)
+        return len(gone)
 
     # ------------------------------------------------------------------------------------------ undoing
 

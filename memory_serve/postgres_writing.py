@@ -119,6 +119,9 @@ class PostgresWriter(PostgresReader):
                 await connection.execute("DELETE FROM changes WHERE number <= %s", (last - self._config.history,))
             return results, group, base, last
 
+        if self._mirror.seen < 0:  # to read everything takes a while, in which others should be able to write
+            async with self._database.reading() as connection:
+                await self._mirror.fresh(connection)
         results, group, base, last = await self._database.writing(work)
         if last is not None:
             changed = {i: w for i, w in group.now.items() if w is not group.found.get(i)}
@@ -190,7 +193,7 @@ class PostgresWriter(PostgresReader):
         fresh = {
             a.id: (write.namespace, *e.bucket) for a, e in zip(added, encoded, strict=True) if a.action == "stored"
         }
-        if not fresh or not (self._config.keep.merge or self._config.keep.capacity):
+        if not fresh or not self._config.keep.limits:
             return added
         into = await self._keep_small(write, fresh)
         return [Added(id=into[a.id], action="kept") if a.id in into else a for a in added]
@@ -205,7 +208,7 @@ class PostgresWriter(PostgresReader):
         if whole is None:
             group.mirror.index.remove(memory_id)
         else:
-            group.mirror.index.put(self._entry_of(whole), spots=None if spot is None else [spot])
+            group.mirror.index.put(self._entry_of(whole), places=None if spot is None else [spot.place])
 
     def _entry_of(self, whole: Whole) -> Entry:
         return self._mirror.entry((*(whole.state[name] for name in _ENTRY), whole.vector, whole.caption))

@@ -32,7 +32,6 @@ from memory_serve.checks import (
 )
 from memory_serve.classify import Classified, ModelClassifier
 from memory_serve.config import MemoryConfig
-from memory_serve.core import other_encoder
 from memory_serve.protocol import (
     MAX_BATCH,
     Action,
@@ -324,20 +323,26 @@ class SqliteMemory:
 def _open(config: MemoryConfig, encoder: Encoder) -> MemoryCore:
     core = MemoryCore(config, encoder.name, encoder.dim)
     try:
-        others = {name: count for name, count in core.encoders().items() if name != encoder.name}
-        if others and not config.reencode:
-            raise other_encoder(config, others, encoder.name)
-        if others:
-            _log.info("encoding %d memories anew with %s", sum(others.values()), encoder.name)
-            # Batch by batch, each on disk at once: after a crash the rest is still marked with the former encoder.
-            while batch := core.outdated(_REENCODE_BATCH):
-                vectors = encode(encoder, [(question, caption) for _, question, caption in batch])
-                core.set_vectors([(row[0], *pair) for row, pair in zip(batch, vectors, strict=True)])
+        if config.reencode:
+            _encode_anew(core, encoder)
         core.load()
     except BaseException:
         core.close()
         raise
     return core
+
+
+def _encode_anew(core: MemoryCore, encoder: Encoder) -> None:
+    """Batch by batch, each on disk at once: after a crash the rest is still marked with the former encoder."""
+    count = 0
+    while batch := core.outdated(_REENCODE_BATCH):
+        if not count:
+            _log.info("encoding memories anew with %s", encoder.name)
+        vectors = encode(encoder, [(question, caption) for _, question, caption in batch])
+        core.set_vectors([(row[0], *pair) for row, pair in zip(batch, vectors, strict=True)])
+        count += len(batch)
+    if count:
+        _log.info("encoded %d memories anew with %s", count, encoder.name)
 
 
 def encode(encoder: Encoder, texts: Sequence[_Text]) -> list[Vectorised]:

@@ -59,7 +59,8 @@ class MemoryCore(MemoryWriter):
         merged = evicted = 0
         for key in list(self._index.buckets(write.namespace)):
             merged += self._merge_all(write, key) if keep.merge else 0
-            evicted += self._evict(write, key, {})
+            evicted += self._evict(write, [key], {}, keep.capacity)
+        evicted += self._evict(write, list(self._index.buckets(write.namespace)), {}, keep.total)
         after = self._count(write)
         return Compacted(before=before, after=after, absorbed=len(absorbed), merged=merged, evicted=evicted)
 
@@ -76,7 +77,9 @@ class MemoryCore(MemoryWriter):
             if self._merge(write, memory_id, other) == other:
                 into[memory_id] = other
         for key in sorted(set(fresh.values())):
-            self._evict(write, key, fresh)
+            self._evict(write, [key], fresh, self._config.keep.capacity)
+        if self._config.keep.total:
+            self._evict(write, list(self._index.buckets(write.namespace)), fresh, self._config.keep.total)
         return into
 
     def _alike(self, memory_id: str, key: Key) -> str | None:
@@ -122,12 +125,11 @@ class MemoryCore(MemoryWriter):
             write.image(stays["id"], Image({"runs": stays["runs"]}, {"runs": runs}))
         return str(stays["id"])
 
-    def _evict(self, write: Write, key: Key, fresh: Mapping[str, object]) -> int:
-        bucket = self._index.bucket(key)
-        if bucket is None:
-            return 0
-        last = np.fromiter((i in fresh for i in bucket.ids), np.bool_, len(bucket))
-        dropped = surplus(bucket, self._config.keep, last)
+    def _evict(self, write: Write, keys: Sequence[Key], fresh: Mapping[str, object], capacity: int) -> int:
+        """Drop what some buckets hold beyond a capacity that they share."""
+        buckets = [bucket for key in keys if (bucket := self._index.bucket(key)) is not None]
+        weights = (self._config.weights.question, self._config.weights.caption)
+        dropped = surplus(buckets, capacity, self._config.keep, weights, fresh)
         self._drop(write, dropped)
         return len(dropped)
 
@@ -216,11 +218,6 @@ class MemoryCore(MemoryWriter):
         )
 
     # ------------------------------------------------------------------------------------------ another encoder
-
-    def encoders(self) -> dict[str, int]:
-        """How many memories have vectors of which encoder."""
-        with self._database.reading() as connection:
-            return dict(connection.execute("SELECT encoder, count(*) FROM memories GROUP BY 1").fetchall())
 
     def outdated(self, limit: int) -> list[tuple[str, str, str]]:
         """Id, question and caption of some memories whose vectors another encoder made."""
