@@ -46,14 +46,18 @@ class Extractor:
         self._manager = manager
         self._loop = loop
         self._asked: Future[str] | None = None
+        self._gone = False
 
     def generate_response(self, messages: Sequence[Mapping[str, str]], **_: Any) -> str:
         """The reply to a conversation, as JSON that the package can read."""
         self._asked = asyncio.run_coroutine_threadsafe(self._reply(messages), self._loop)
+        if self._gone:  # looked at after `_asked` is set, as `cancel` looks at `_asked` after `_gone` is
+            self._asked.cancel()
         return self._asked.result()
 
     def cancel(self) -> None:
         """Stop waiting for the Manager: whoever learned has gone."""
+        self._gone = True
         if self._asked is not None:
             self._asked.cancel()
 

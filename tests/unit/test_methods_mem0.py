@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from inference.methods.mem0 import MIN_CONTEXT, Mem0Method, import_mem0
+from inference.methods.mem0_models import Extractor
+from inference.methods.notes import Manager
 from memory_serve.hashing import HashEncoder
 from mia.chat.scripted import ScriptedChat
 from mia.errors import ConfigError, MemoryStoreError, ModelError, ParseError
@@ -166,6 +168,13 @@ async def test_a_learner_that_was_cancelled_leaves_nothing_behind(tmp_path: Path
         await task
     assert await found(method) == []
     await method.aclose()
+
+
+async def test_the_manager_is_not_waited_for_by_one_who_has_gone() -> None:
+    extractor = Extractor(Manager(ScriptedChat([facts("never read")])), asyncio.get_running_loop())
+    extractor.cancel()  # before the package asks, as may happen
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.to_thread(extractor.generate_response, [{"role": "user", "content": "x"}])
 
 
 async def test_many_recall_while_one_learns(tmp_path: Path) -> None:
