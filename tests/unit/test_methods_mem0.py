@@ -150,19 +150,10 @@ async def test_a_dead_manager_is_its_own_error(tmp_path: Path) -> None:
 
 
 async def test_a_learner_that_was_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
-    asked = asyncio.Event()
-
-    class Silent(ScriptedChat):
-        """Never replies."""
-
-        async def generate(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[Any] = ()) -> Reply:
-            asked.set()
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    method = Mem0Method(notebook(tmp_path, "mem0"), ROOM, Silent(), HashEncoder(), "default")
+    silent = Silent()
+    method = Mem0Method(notebook(tmp_path, "mem0"), ROOM, silent, HashEncoder(), "default")
     task = asyncio.create_task(method.learn(finished("1", QUESTION), RIGHT))
-    await asked.wait()
+    await silent.asked.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -171,7 +162,7 @@ async def test_a_learner_that_was_cancelled_leaves_nothing_behind(tmp_path: Path
 
 
 async def test_the_manager_is_not_waited_for_by_one_who_has_gone() -> None:
-    extractor = Extractor(Manager(ScriptedChat([facts("never read")])), asyncio.get_running_loop())
+    extractor = Extractor(Manager(Silent()), asyncio.get_running_loop())
     extractor.cancel()  # before the package asks, as may happen
     with pytest.raises(asyncio.CancelledError):
         await asyncio.to_thread(extractor.generate_response, [{"role": "user", "content": "x"}])
