@@ -44,6 +44,20 @@ def mem0(tmp_path: Path, *replies: Any, user: str = "default") -> tuple[Mem0Meth
     return Mem0Method(notebook(tmp_path, "mem0"), ROOM, manager, HashEncoder(), user), manager
 
 
+class Silent(ScriptedChat):
+    """Never replies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def generate(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[Any] = ()) -> Reply:
+        """See `ChatModel.generate`."""
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
 async def found(
     method: Mem0Method, question: str = SIMILAR, k: int = 3, asked: str = "new", skip: int = 0
 ) -> list[str]:
