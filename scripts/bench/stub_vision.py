@@ -70,18 +70,24 @@ def read_questions(path: Path, images: Path | None = None) -> list[Asked]:
     Args:
         path: the file or folder.
         images: where pictures are looked for; None: anywhere in the folder of the part.
+
+    Raises:
+        ValueError: a file is no JSON.
     """
     found = []
     for file in [path] if path.is_file() else sorted(path.rglob("benchmark.json")):
         part = file.absolute().parent.name if file.name == "benchmark.json" else ""
-        pictures = {each.as_posix(): each for each in (images or file.parent).rglob("*") if each.is_file()}
-        for item in json.loads(file.read_bytes()):
+        pictures = [each for each in (images or file.parent).rglob("*") if each.is_file()]
+        for item in filter(_is_table, json.loads(file.read_bytes())):
             for name, level in _LEVELS.items():
-                asked = item.get(name) or {}
+                asked = item.get(name)
+                if not _is_table(asked) or not isinstance(asked.get("question"), str):
+                    continue
                 wanted = f"/{asked.get('img_path') or item.get('img_path')}"
-                picture = next((each for place, each in pictures.items() if place.endswith(wanted)), None)
-                if picture is not None and asked.get("question"):
+                fitting = [each for each in pictures if f"/{each.as_posix()}".endswith(wanted)]
+                if fitting:
                     identity = "-".join(filter(None, (part, str(item.get("id")), level)))
+                    picture = min(fitting, key=lambda each: len(each.parts))
                     found.append(Asked(identity, _words(asked["question"]), picture))
     return found
 
@@ -206,6 +212,10 @@ def _call(name: str, **arguments: object) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict)
+
+
 def _words(text: str) -> str:
     return "".join(filter(str.isalnum, text))
 
@@ -224,13 +234,13 @@ def _parts(content: Any) -> Iterator[Mapping[str, Any]]:
     yield from content if isinstance(content, list) else ()
 
 
-@lru_cache(256)
+@lru_cache(32)
 def _opened(url: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Pixels (height, width, 3) of a data URL. Raises DataError when it is no picture."""
     return np.asarray(decoded(from_data_url(url)))
 
 
-@lru_cache(256)
+@lru_cache(32)
 def _same(url: str, file: Path) -> bool:
     """Whether a picture is that of a file, perhaps scaled down."""
     sent = _opened(url)
@@ -250,7 +260,11 @@ def main() -> int:
     made.add_argument("command", nargs="+", metavar="COMMAND", help="what to run, behind --")
     args = made.parse_args()
     answers = json.loads(args.answers.read_bytes()) if args.answers else {}
-    checker = Checker(read_questions(args.questions, args.images), answers)
+    try:
+        checker = Checker(read_questions(args.questions, args.images), answers)
+    except (OSError, ValueError) as error:
+        print(f"error: {args.questions} is not in LiveVQA's released form: {error}", file=sys.stderr)
+        return 1
     with serving(checker.respond) as server:
         url = f"{server.url}/v1"
         code = subprocess.run([word.replace("{url}", url) for word in args.command], check=False).returncode
