@@ -13,6 +13,7 @@ named by their hash in trajectories.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -47,19 +48,20 @@ class RunFolder:
         self.learned = {entry.run: entry for entry in _read(path / "learned.jsonl", Learned)}
         self.traces = {json.loads(line)["id"]: offset for offset, line in lines(path / "trajectories.jsonl")}
 
-    async def add_run(self, run: Run) -> None:
-        """Keep a run that is not judged yet. Raises DataError when it cannot be written."""
-        self.traces[run.id] = await self._journals["trajectories"].append(_without_pictures(run).model_dump_json())
+    def add_run(self, run: Run) -> asyncio.Future[None]:
+        """Keep a run that is not judged yet; done when it is on disk, or with a DataError."""
+        self.traces[run.id] = self._journals["trajectories"].end
+        return self._journals["trajectories"].append(_without_pictures(run).model_dump_json())
 
-    async def add_row(self, row: Row) -> None:
-        """Keep a row. Raises DataError when it cannot be written."""
-        await self._journals["rows"].append(row.model_dump_json())
+    def add_row(self, row: Row) -> asyncio.Future[None]:
+        """Keep a row; done when it is on disk, or with a DataError."""
         self.rows[row.run] = row
+        return self._journals["rows"].append(row.model_dump_json())
 
-    async def add_learned(self, entry: Learned) -> None:
-        """Keep that memory learned. Raises DataError when it cannot be written."""
-        await self._journals["learned"].append(entry.model_dump_json())
+    def add_learned(self, entry: Learned) -> asyncio.Future[None]:
+        """Keep that memory learned; done when it is on disk, or with a DataError."""
         self.learned[entry.run] = entry
+        return self._journals["learned"].append(entry.model_dump_json())
 
     def load_run(self, item: Item) -> Run:
         """The kept run of a question, with the question's pictures; it is not judged."""

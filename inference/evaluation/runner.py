@@ -5,8 +5,8 @@ batches: the questions of a batch are answered at once by memory as it stood bef
 memory learns from them one after the other, in order. So no answer depends on timing, on its own label or on later
 questions, and a run that is resumed gives what an uninterrupted one gives: learning a run twice is learning it once.
 
-    answer -> trajectory on disk -> judge -> row on disk        for each question of the batch
-    learn -> entry on disk                                      for each run of the batch that did not fail, in order
+    answer, trajectory written, judge, row written      for each question of the batch; then all is on disk
+    learn, entry written                                for each run of the batch that did not fail, in order
 
 A question whose run failed, or had to do without memory or a model that did not answer, is asked again on resume,
 unless memory has learned since: the new answer would know too much. A row whose judge did not answer is judged again.
@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from inference.agent import Agent
@@ -56,6 +55,7 @@ class Runner:
         self._open = open_answerer
         self._watch = watch
         self._circuit = Circuit(config.eval.failures)
+        self._writes: list[asyncio.Future[None]] = []
 
     async def run(self) -> None:
         """Ask what has not been asked yet.
@@ -93,6 +93,7 @@ class Runner:
         for number, batch in enumerate(batches):
             again = not learned or number > learned[-1]
             await self._batch(answerer, memory, batch, again)
+        await self._written()
         if memory is not None and memory.method is not None:
             entries = await memory.method.dump()
             text = "".join(f"{json.dumps(entry, ensure_ascii=False, sort_keys=True)}\n" for entry in entries)
@@ -103,7 +104,7 @@ class Runner:
 
         async def work(item: Item) -> None:
             kept = self._folder.rows.get(item.run)
-            redo = again and kept is not None and _broken(kept)
+            redo = again and kept is not None and (_broken(kept) or item.run not in self._folder.traces)
             if kept is not None and not kept.judge_failed and not redo:
                 self._watch(kept)
                 return
@@ -116,12 +117,11 @@ class Runner:
             return
         if again:
             await self._ready(answerer, batch, runs)
-        async with _first_error(), asyncio.TaskGroup() as noting:
-            for item in batch:
-                if item.run not in self._folder.learned:
-                    entry = await self._learn(memory, item, runs.get(item.run))
-                    if entry is not None:
-                        noting.create_task(self._folder.add_learned(entry))  # lost ones are learned again
+        for item in batch:
+            if item.run not in self._folder.learned:
+                entry = await self._learn(memory, item, runs.get(item.run))
+                if entry is not None:
+                    self._later(self._folder.add_learned(entry))  # what is lost of these is learned again
 
     async def _ready(self, answerer: Answerer, batch: Sequence[Item], runs: dict[str, Run]) -> None:
         """Make sure that memory may learn from a batch: once it has, nothing of the batch can be asked again.
@@ -132,6 +132,7 @@ class Runner:
         for item in batch:
             if self._folder.rows[item.run].judge_failed:
                 runs[item.run] = await self._one(answerer, item, redo=False)
+                await self._written()
                 row = self._folder.rows[item.run]
                 for failure in (row.unjudged, row.no_feedback):
                     if failure is not None and failure.retryable:
@@ -153,19 +154,41 @@ class Runner:
             for item in rest:
                 await work(item)
 
-        async with _first_error(), asyncio.TaskGroup() as group:
-            for _ in range(min(self._config.eval.concurrency, len(items))):
-                group.create_task(worker())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._config.eval.concurrency, len(items))):
+                    group.create_task(worker())
+        except* MiaError as errors:
+            first = errors.exceptions[0]
+            raise first from first.__cause__
+        await self._written()
+
+    def _later(self, write: asyncio.Future[None]) -> None:
+        """Nobody waits for a write by itself; one that failed ends the run at the next.
+
+        Raises:
+            DataError: an earlier one failed.
+        """
+        done = [earlier for earlier in self._writes if earlier.done()]
+        self._writes = [*(earlier for earlier in self._writes if not earlier.done()), write]
+        for earlier in done:
+            earlier.result()
+
+    async def _written(self) -> None:
+        """Wait until all is on disk."""
+        writes, self._writes = self._writes, []
+        for write in writes:
+            await write
 
     async def _one(self, answerer: Answerer, item: Item, redo: bool) -> Run:
         """One question: answered, unless that is done, and judged; its row is on disk."""
         answered = None if redo or item.run not in self._folder.traces else self._folder.load_run(item)
         if answered is None or answered.failure is not None:
             answered = await answerer.answer(item)
-            await self._folder.add_run(answered)
+            self._later(self._folder.add_run(answered))
         run = answered if answered.failure is not None else await answerer.judge(item, answered)
         row = make_row(item, run, answered, self._config)
-        await self._folder.add_row(row)
+        self._later(self._folder.add_row(row))
         self._watch(row)
         self._circuit.note(_failures(answered))
         return run
@@ -187,16 +210,6 @@ class Runner:
         if failure is not None and (failure.boundary == "memory" or failure.retryable):
             raise ended(failure, "memory cannot learn")
         return Learned(run=item.run, added=after.memory, failure=failure)
-
-
-@asynccontextmanager
-async def _first_error() -> AsyncIterator[None]:
-    """Of the errors of a task group, the first of ours is raised as it is."""
-    try:
-        yield
-    except* MiaError as errors:
-        first = errors.exceptions[0]
-        raise first from first.__cause__
 
 
 def _broken(row: Row) -> bool:
