@@ -23,7 +23,7 @@ class Weights(Section):
 
 
 class Keep(Section):
-    """How the memory stays small; applied to a bucket when something is added to it, and by `mia memory compact`."""
+    """How the memory stays small; applied when something is added, and by `mia memory compact`."""
 
     capacity: int = Field(0, ge=0, description="memories in a bucket (namespace, modality, category); 0: no limit")
     total: int = Field(0, ge=0, description="memories in a namespace, over all its buckets; 0: no limit")

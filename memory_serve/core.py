@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from memory_serve.config import MemoryConfig, Weights
+from memory_serve.config import MemoryConfig
 from memory_serve.database import Database
 from memory_serve.near import radius
 from memory_serve.protocol import TRUSTS, Change, PlanPair, Stats, Stored
 from memory_serve.ranking import Floats, Ints, Rough, Scoring, Span, best, promising, raw_similarity, similarity
 from memory_serve.rows import MIRRORED, SELECT, Encoded, entry, stored
+from memory_serve.rules import least_cosine
 from memory_serve.vectors import OUTCOMES, Bucket, Index
 from mia.errors import MemoryStoreError
 from mia.types import Outcome, Recalled, ScoredMemory
@@ -59,7 +60,7 @@ class MemoryReader:
         self._encoder = encoder
         self._dim = dim
         self._scoring = Scoring(config.score, config.weights)
-        self._index = Index(dim, radius(_least_cosine(config.duplicate, config.weights)), self._scoring)
+        self._index = Index(dim, radius(least_cosine(config.duplicate, config.weights)), self._scoring)
         self._seen = -1  # number of the last change that the mirror has; -1: read it from scratch
         self._database = Database(config.path, config.synchronous, config.busy_s)
 
@@ -286,10 +287,3 @@ def other_encoder(config: MemoryConfig, found: dict[str, int], wanted: str) -> M
         remedy="set memory.reencode = true once to encode them anew, or use the former encoder",
         code="other_encoder",
     )
-
-
-def _least_cosine(threshold: float, weights: Weights) -> float:
-    """The least cosine of two questions whose similarity can reach a threshold, whatever their captions are."""
-    if not weights.question:
-        return -1.0
-    return min(threshold, (threshold - weights.caption) / weights.question)

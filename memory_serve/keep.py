@@ -11,10 +11,10 @@ dropped, for a memory shown u times, s of them in runs that went well, a old (by
 `coverage` drops the memory whose loss costs least. (s+2)/(a + A/2) is how often it helps, successes in time, as if it
 had helped twice in a time of A/2 before it was made; A is the age of the oldest memory of its bucket. d is what a
 question that it helped with loses by its going: the distance √(1 - similarity) to the nearest memory of the same bucket
-and outcome; D is the mean of d there, as some questions are further apart than others. That is the greedy rule for the
-k-median problem, each memory being a place where questions come from. Two that nearly coincide share their questions,
-so each helps seldom and is near the other: one goes, and the other takes over. For each bucket and outcome only the 128
-memories that help least often are compared with all others.
+and outcome; D is the mean of d there, as some questions are further apart than others. That is the greedy rule
+for the k-median problem, each memory being a place where questions come from. Two that nearly coincide share their
+questions, so each helps seldom and is near the other: one goes, and the other takes over. Of each bucket and outcome
+only the 128 memories that help least often (or four times as many as must go) are compared with all others.
 
 For all policies: failures beyond their share go before anything else. Of equals the oldest goes first. What was added
 in the same call goes last, else nothing new could ever enter among proven memories. From 256 on, a little more than

@@ -14,11 +14,12 @@ from typing import Any
 
 from pgvector import Vector
 
-from memory_serve.config import MemoryConfig, Weights
+from memory_serve.config import MemoryConfig
 from memory_serve.near import radius
 from memory_serve.postgres_database import Connection
 from memory_serve.ranking import Floats, Ints, Scoring
 from memory_serve.rows import Encoded, entry
+from memory_serve.rules import least_cosine
 from memory_serve.upkeep import MemoryCore
 from memory_serve.vectors import Bucket, Entry, Index
 from mia.errors import MemoryStoreError
@@ -146,10 +147,3 @@ class LiveMirror(Mirror):
 def blob(vector: Vector | None) -> Any:
     """A vector as little-endian float32, as files hold it, or None."""
     return None if vector is None else vector.to_numpy().astype("<f4", copy=False).tobytes()
-
-
-def least_cosine(threshold: float, weights: Weights) -> float:
-    """The least cosine of two questions whose similarity can reach a threshold, whatever their captions are."""
-    if not weights.question:
-        return -1.0
-    return min(threshold, (threshold - weights.caption) / weights.question)

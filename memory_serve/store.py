@@ -30,7 +30,7 @@ from memory_serve.checks import (
     check_size,
     storable,
 )
-from memory_serve.classify import Classified, ModelClassifier
+from memory_serve.classify import Classified, model_classifier
 from memory_serve.config import MemoryConfig
 from memory_serve.protocol import (
     MAX_BATCH,
@@ -50,7 +50,7 @@ from memory_serve.upkeep import MemoryCore
 from memory_serve.worker import Worker
 from memory_serve.writing import Call
 from mia.chat import ChatModel
-from mia.errors import ConfigError, DataError, MemoryStoreError
+from mia.errors import DataError, MemoryStoreError
 from mia.types import Question, Recalled
 
 _log = logging.getLogger(__name__)
@@ -97,26 +97,24 @@ class SqliteMemory:
         classify: Classifier = by_rules,
         manager: ChatModel | None = None,
     ) -> None:
-        self._namespace = check_namespace(config.namespace)
-        self._actor = ""
-        self._own = config.recall_own
-        self._encoder = encoder
-        self._classify = classify
-        self._asked: ModelClassifier | None = None
-        if config.classify == "model":
-            if manager is None:
-                raise ConfigError(
-                    'memory.classify is "model", but there is no Manager model', remedy="set models.manager"
-                )
-            self._asked = ModelClassifier(manager)
-        self._state = _State()
+        self._set_up(config, encoder, classify, manager)
         self._files: Worker[Call, Any] = Worker("memory-database", self._run)
-        self._texts: Worker[list[_Text], list[Vectorised]] = Worker("memory-encoder", self._encode_group)
         try:
             self._core = self._files.call(_open, config, encoder)
         except BaseException:
             self._stop_threads()
             raise
+
+    def _set_up(self, config: MemoryConfig, encoder: Encoder, classify: Classifier, manager: ChatModel | None) -> None:
+        """All but what the memories are kept in."""
+        self._namespace = check_namespace(config.namespace)
+        self._actor = ""
+        self._own = config.recall_own
+        self._encoder = encoder
+        self._classify = classify
+        self._asked = model_classifier(config.classify == "model", manager)
+        self._state = _State()
+        self._texts: Worker[list[_Text], list[Vectorised]] = Worker("memory-encoder", self._encode_group)
 
     def scoped(self, namespace: str | None = None, actor: str | None = None) -> SqliteMemory:
         """See `MemoryStore.scoped`."""
