@@ -123,7 +123,7 @@ def table_of(runs: Sequence[Evaluated], metric: str = "judge", force: bool = Fal
             name = f"{name} ({run.path.name})"
         lines.setdefault(name, {})[run.dataset["name"]] = run
     columns = ("method", *(f"{name}: {label(metric)}" for name in datasets), "mean", *_COUNTS.values(), "searches")
-    return "Methods", columns, [_line(name, by, datasets, metric) for name, by in lines.items()]
+    return "Methods, in %", columns, [_line(name, by, datasets, metric) for name, by in lines.items()]
 
 
 _COUNTS = {"questions": "asked", "answered": "answered", "unjudged": "unjudged", "failed": "failed"}
