@@ -10,6 +10,7 @@ import pytest
 
 from inference.agent import Agent
 from inference.config import JudgeConfig, RunConfig
+from inference.methods.mia import MiaMethod
 from inference.runs import RunStore
 from inference.search import Search
 from inference.tools import SearchTool
@@ -21,7 +22,8 @@ from memory_serve.protocol import MAX_BATCH, Draft
 from memory_serve.store import SqliteMemory
 from mia.chat.scripted import ScriptedChat
 from mia.errors import DataError, MemoryStoreError
-from mia.types import Message, Question, Reference
+from mia.examples import Reference
+from mia.types import Message, Question
 from tests import postgres
 from tests.doubles import FixedSearch, call, scripted
 
@@ -170,7 +172,7 @@ async def test_what_an_agent_recalls_it_does_not_store_again(opened: Open, tmp_p
         RunConfig(judge=JudgeConfig(method="em")),
         scripted(ScriptedChat(always=plan), ScriptedChat(always=answer)),
         Search(backend, (SearchTool(backend, 3),)),
-        memory,
+        MiaMethod(memory),
         RunStore(tmp_path / "runs"),
     )
     for n in range(50):

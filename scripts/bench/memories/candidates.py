@@ -206,7 +206,7 @@ class Chroma(Threaded):
     """chromadb, its persistent client."""
 
     def _open(self) -> None:
-        import chromadb  # type: ignore[import-not-found]  # in an environment of its own
+        import chromadb
 
         settings = chromadb.Settings(anonymized_telemetry=False)
         self._client = chromadb.PersistentClient(str(self.folder), settings)
@@ -234,7 +234,7 @@ class Mem0(Threaded):
     def _open(self) -> None:
         self._lock = threading.Lock()
         os.environ |= {"MEM0_TELEMETRY": "False", "MEM0_DIR": str(self.folder), "OPENAI_API_KEY": "none"}
-        from mem0 import Memory  # type: ignore[import-not-found]  # in an environment of its own
+        from mem0 import Memory
 
         store = {"path": str(self.folder / "qdrant"), "on_disk": True, "embedding_model_dims": DIM}
         config = {
