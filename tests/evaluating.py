@@ -26,6 +26,7 @@ from inference.search import Search
 from inference.tools import SearchTool
 from memory_serve.hashing import HashEncoder
 from mia.chat import ChatModel
+from mia.chat.metered import Metered
 from mia.chat.scripted import ScriptedChat
 from mia.config import load
 from mia.errors import MiaError
@@ -106,9 +107,10 @@ class World:
         """An agent with a memory of its own in the place the config names."""
         self.opened += 1
         models: Mapping[Role, ChatModel] = scripted(self.model, self.model, manager=self.manager, judge=self.judge)
-        method = open_method(config, HashEncoder(), models)
+        meter = Metered(models["manager"])
+        method = open_method(config, HashEncoder(), {**models, "manager": meter})
         tools = Search(self.search, (SearchTool(self.search, 3),))
-        return Here(Agent(config, models, tools, method, RunStore(config.runs or config.memory.path.parent)))
+        return Here(Agent(config, models, tools, method, RunStore(config.runs or config.memory.path.parent), meter))
 
     async def run(self, config: EvalConfig, out: Path, resume: bool = False) -> tuple[dict[str, Any], MiaError | None]:
         """Run to the end or to an error; gives the summary and the error."""

@@ -139,6 +139,7 @@ def _counts_table(summary: Mapping[str, Any]) -> Table:
 
 def _cost_table(summary: Mapping[str, Any]) -> Table:
     done = max(1, summary["done"])
+    memory = summary["memory_usage"]
 
     def line(name: str, total: float, form: str = ",.0f") -> tuple[str, str, str]:
         return name, f"{total:{form}}", f"{total / done:,.2f}"
@@ -150,8 +151,11 @@ def _cost_table(summary: Mapping[str, Any]) -> Table:
         *(line(f"calls of {name}", n) for name, n in summary["tool_calls"].items()),
         line("cost", summary["cost"], ",.4f"),
         line("seconds (summed over questions)", summary["seconds"], ",.1f"),
+        line("memory: model calls", memory["calls"]),
+        line("memory: prompt tokens", memory["prompt_tokens"]),
+        line("memory: completion tokens", memory["completion_tokens"]),
     ]
-    return "Cost of the agent (judges and memory not counted)", ("what", "total", "per question"), lines
+    return "Cost of the agent, and of its memory (judges not counted)", ("what", "total", "per question"), lines
 
 
 def _wrong_table(rows: Sequence[Row]) -> Table:

@@ -18,7 +18,7 @@ from inference.evaluation.scores import score
 from inference.runs import Run
 from memory_serve.protocol import Added
 from mia.examples import Example
-from mia.types import Failure, Judgement, Record, StopReason, Text
+from mia.types import Failure, Judgement, Record, StopReason, Text, Usage
 
 Kind = Literal["plan", "memory", "search", "reflection", "model", "judge", "other"]
 """What was missing: the plan, what memory knows, what a search would have found, the reflection, an answer of a model
@@ -77,11 +77,15 @@ class Row(Record):
 
 
 class Learned(Record):
-    """What memory made of a run: what it stored, if anything, or why it could not."""
+    """What memory made of a run: what it stored, if anything, or why it could not.
+
+    `usage` is what it asked the Manager's model since the run before, for recalling too.
+    """
 
     run: str
     added: Added | None = None
     failure: Failure | None = None
+    usage: Usage = Usage()
 
 
 def make_row(item: Item, run: Run, answered: Run, config: EvalConfig) -> Row:

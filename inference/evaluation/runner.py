@@ -27,7 +27,7 @@ from inference.evaluation.folder import RunFolder
 from inference.evaluation.row import Item, Learned, Row, make_row
 from inference.runs import Run
 from mia.errors import MiaError
-from mia.types import Failure
+from mia.types import Failure, Usage
 
 
 class Runner:
@@ -209,7 +209,8 @@ class Runner:
         failure = after.degraded[-1] if len(after.degraded) > len(run.degraded) else None
         if failure is not None and (failure.boundary == "memory" or failure.retryable):
             raise ended(failure, "memory cannot learn")
-        return Learned(run=item.run, added=after.memory, failure=failure)
+        usage = agent.meter.take() if agent.meter else Usage()
+        return Learned(run=item.run, added=after.memory, failure=failure, usage=usage)
 
 
 def _broken(row: Row) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from inference.evaluation.row import KINDS, Learned, Row
 from inference.statistics import mean_interval
-from mia.types import Failure
+from mia.types import Failure, Usage
 
 GROUPS = ("part", "type", "category", "level", "modality")
 BINS = 10
@@ -56,6 +56,7 @@ def summarise(
         "stopped_by": dict(sorted(Counter(row.stop_reason for row in rows).items())),
         "groups": _groups(rows, seed),
         **_costs(rows),
+        "memory_usage": sum((entry.usage for entry in entries), Usage()).model_dump(),
         "memory": dict(Counter(entry.added.action if entry.added else "nothing" for entry in entries)),
         "memory_failed": sum(entry.failure is not None for entry in entries),
         "curves": curves(rows),

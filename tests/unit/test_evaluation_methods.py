@@ -55,6 +55,17 @@ async def test_a_run_that_broke_off_goes_on_as_if_it_had_not(method: Name, tmp_p
         assert any(row["recalled"] for row in lines_of(tmp_path / "run" / "rows.jsonl")), "the method recalled nothing"
 
 
+@pytest.mark.parametrize("method", ["amem", "expel", "reasoningbank", "rag_traces"])
+async def test_what_memory_asks_its_model_is_counted(method: Name, tmp_path: Path) -> None:
+    questions = write_questions(tmp_path / "questions.jsonl", COUNT)
+    world = World(oracle)
+    summary, _ = await world.run(settings(questions, method__name=method, eval__batch=4), tmp_path / "run")
+    asked = world.manager.history
+    assert (method == "rag_traces") == (not asked)
+    words = sum(len(message.text.split()) for messages in asked for message in messages)
+    assert (summary["memory_usage"]["calls"], summary["memory_usage"]["prompt_tokens"]) == (len(asked), words)
+
+
 async def test_all_methods_make_one_table_with_one_budget(tmp_path: Path) -> None:
     questions = write_questions(tmp_path / "questions.jsonl", COUNT)
     for method in METHODS:
