@@ -6,7 +6,6 @@ and where the vectors come from, is not known here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -26,6 +25,8 @@ Span = tuple[float, float]
 """Least and greatest raw similarity of a bucket."""
 
 _GROUPS = 1024
+_FAR = 2.0**100
+"""Far more than a score can be."""
 EPSILON = 1e-8
 """Added to the range when similarities are normalised, so that one memory alone gets 0 and not a division by 0."""
 
@@ -205,8 +206,12 @@ def promising(values: Rough, among: Flags, k: int, slack: float = 0.0) -> Ints:
     """
     if len(values) < _GROUPS or k > _GROUPS:
         return np.flatnonzero(among)
-    masked = np.where(among, values, -math.inf)
+    # Not `where`, which guesses wrong at every other element: what may not be chosen gets far too low by arithmetic.
+    masked = among.astype(values.dtype)
+    masked -= 1
+    masked *= _FAR
+    masked += values
     # The best of each of many groups are looked at: k of these are k values, so the k-th best is no lower.
     tops = masked[: len(masked) // _GROUPS * _GROUPS].reshape(-1, _GROUPS).max(axis=0)
     bound = float(np.partition(tops, -k)[-k])
-    return np.flatnonzero(among) if bound == -math.inf else np.flatnonzero(masked >= bound - 2 * slack)
+    return np.flatnonzero(among) if bound < -_FAR / 2 else np.flatnonzero(masked >= bound - 2 * slack)
