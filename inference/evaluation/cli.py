@@ -40,7 +40,7 @@ def eval_parser() -> ArgumentParser:
         ],
     )
     made.add_argument("config", help="TOML file, or name of a profile in configs/")
-    made.add_argument("--limit", type=int, metavar="N", help="first N questions; short for --eval.limit")
+    made.add_argument("--limit", type=int, metavar="N", help="first N questions, 0: all; short for --eval.limit")
     made.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: in `evals` of $MIA_HOME)")
     made.add_argument("--resume", action="store_true", help="go on with the run in the folder, if there is one")
     made.add_argument("--engine", choices=("local", "ray"), help="short for --eval.engine")

@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     )
     made.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of `mia eval`")
     made.add_argument("--table", action="store_true", help="one table of methods by datasets")
-    made.add_argument("--metric", default="judge", help="metric of the table, and of the flips (default: judge)")
+    made.add_argument("--metric", default="judge", help="metric of the table, or of the flips (default: judge)")
     made.add_argument("--force", action="store_true", help="compare although the datasets differ")
     made.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default 0)")
     made.add_argument("--out", type=Path, metavar="FILE", help="also write the table as Markdown")
@@ -67,6 +67,8 @@ def main(argv: Sequence[str]) -> int:
     runs = [Evaluated.read(path) for path in args.runs]
     if args.table or len(runs) > 2:
         return _table(runs, args)
+    if args.out is not None:
+        raise ConfigError("--out is for a table", remedy="give --table too, or leave --out away")
     return _pair(runs[0], runs[1], args.metric, args.seed, args.force, args.json)
 
 

@@ -29,7 +29,7 @@ from inference.evaluation.journal import Journal, lines
 from inference.evaluation.row import Item, Learned, Row
 from inference.runs import Run
 from mia.errors import ConfigError, DataError
-from mia.types import Message, Record
+from mia.types import Message, Record, Role
 
 R = TypeVar("R", bound=Record)
 JOURNALS = ("trajectories", "rows", "learned")
@@ -70,6 +70,15 @@ class RunFolder:
             run = Run.model_validate_json(file.readline())
         question = run.question.model_copy(update={"images": item.example.question.images})
         return run.model_copy(update={"question": question})
+
+    def models(self) -> dict[Role, set[str]]:
+        """The models that have answered so far, by role."""
+        found: dict[Role, set[str]] = {}
+        for run in read_runs(self.path) if self.traces else ():
+            for step in run.steps:
+                if step.reply is not None and step.reply.model:
+                    found.setdefault(step.role, set()).add(step.reply.model)
+        return found
 
     def write(self, name: str, text: str) -> None:
         """Write a file whole or not at all.
@@ -162,8 +171,9 @@ def read_summary(path: Path) -> dict[str, Any]:
     """The summary of a run.
 
     Raises:
-        DataError: the run has not come to an end yet.
+        DataError: the folder holds no run, or its run has not come to an end yet.
     """
+    read_config(path)
     if not (path / "summary.json").is_file():
         raise DataError(f"{path} has no summary yet", remedy="let the run end, or go on with `mia eval … --resume`")
     found: dict[str, Any] = _json(path / "summary.json")

@@ -51,8 +51,11 @@ def notices(summary: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[str]
         found.append(f"The run is not complete: {summary['done']} of {summary['questions']} questions are done.{why}")
     if summary["failed"]:
         found.append(f"{summary['failed']} runs failed and count in no metric: {_listed(summary['failed_by'])}.")
+        found.append(f"The first failure: {summary['first_failure']}")
     if summary["unjudged"]:
         found.append(f"{summary['unjudged']} answers could not be judged and do not count in `judge`.")
+    if not metrics_of(summary):
+        found.append("No answer has a metric: nothing was judged.")
     if summary["degraded"]:
         found.append(
             f"{summary['degraded']} answers came about with something missing: {_listed(summary['degraded_by'])}."

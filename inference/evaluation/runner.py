@@ -26,7 +26,7 @@ from inference.evaluation.config import EvalConfig
 from inference.evaluation.folder import RunFolder
 from inference.evaluation.row import Item, Learned, Row, make_row
 from inference.runs import Run
-from mia.errors import MiaError
+from mia.errors import ConfigError, MiaError
 from mia.types import Failure, Usage
 
 
@@ -55,6 +55,7 @@ class Runner:
         self._open = open_answerer
         self._watch = watch
         self._circuit = Circuit(config.eval.failures)
+        self._begun = folder.models()
         self._writes: list[asyncio.Future[None]] = []
 
     async def run(self) -> None:
@@ -185,6 +186,7 @@ class Runner:
         answered = None if redo or item.run not in self._folder.traces else self._folder.load_run(item)
         if answered is None or answered.failure is not None:
             answered = await answerer.answer(item)
+            self._same_models(answered)
             self._later(self._folder.add_run(answered))
         run = answered if answered.failure is not None else await answerer.judge(item, answered)
         row = make_row(item, run, answered, self._config)
@@ -192,6 +194,24 @@ class Runner:
         self._watch(row)
         self._circuit.note(_failures(answered))
         return run
+
+    def _same_models(self, answered: Run) -> None:
+        """Refuse an answer of other models than those that began the run: an endpoint may list another one by now.
+
+        Raises:
+            ConfigError: code `other_run`; the answer is not kept.
+        """
+        for step in answered.steps:
+            if step.reply is None or not step.reply.model:
+                continue
+            begun = self._begun.get(step.role)
+            if begun is not None and step.reply.model not in begun:
+                former = ", ".join(sorted(begun))
+                raise ConfigError(
+                    f"the {step.role} that began the run was {former}; now {step.reply.model} answers",
+                    remedy=f"serve the former model, set models.{step.role}.model, or give another --out",
+                    code="other_run",
+                )
 
     async def _learn(self, agent: Agent, item: Item, run: Run | None) -> Learned | None:
         """Let memory learn from a run that did not fail; None for one that did.

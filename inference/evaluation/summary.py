@@ -51,6 +51,7 @@ def summarise(
         **counts(rows),
         **metrics(rows, seed),
         "over_all": {name: total / expected for name, total in _totals(rows).items()} if expected else {},
+        "first_failure": next((f"{row.id}: {row.failure.message}" for row in rows if row.failure), ""),
         "failed_by": dict(Counter(f"{row.failure.boundary}/{row.failure.code}" for row in rows if row.failure)),
         "degraded_by": {kind: n for kind in KINDS if (n := sum(kind in row.degraded for row in rows))},
         "stopped_by": dict(sorted(Counter(row.stop_reason for row in rows).items())),

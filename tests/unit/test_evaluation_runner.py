@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from inference.evaluation.answering import Here
+from inference.evaluation.config import EvalConfig
 from inference.evaluation.journal import Journal
 from inference.evaluation.stream import run_id, stream
 from mia.errors import ConfigError, DataError, ModelError, ToolError
@@ -53,6 +55,35 @@ async def test_memory_of_a_batch_is_that_of_its_beginning(questions: Path, tmp_p
     recalled = [row["recalled"] for row in lines_of(tmp_path / "run" / "rows.jsonl")]
     assert recalled[:10] == [0] * 10
     assert all(recalled[10:])
+
+
+async def test_a_run_is_not_gone_on_with_by_another_model(questions: Path, tmp_path: Path) -> None:
+    class Renamed(World):
+        def open(self, config: EvalConfig) -> Here:
+            self.model.name = "other-model"
+            return super().open(config)
+
+    config = settings(questions, eval__batch=5, eval__concurrency=5)
+    calls = 0
+
+    def dying(first: str, last: str) -> str:
+        nonlocal calls
+        calls += 1
+        if calls > 40:
+            raise ZeroDivisionError  # stands for a kill
+        return oracle(first, last)
+
+    with pytest.raises(ExceptionGroup):
+        await World(dying).run(config, tmp_path / "run")
+    kept = (tmp_path / "run" / "rows.jsonl").read_bytes()
+    _, ended = await Renamed().run(config, tmp_path / "run", resume=True)
+    assert isinstance(ended, ConfigError)
+    assert ended.code == "other_run"
+    assert "scripted; now other-model answers" in ended.message
+    assert (tmp_path / "run" / "rows.jsonl").read_bytes() == kept
+    _, ended = await World().run(config, tmp_path / "run", resume=True)
+    assert ended is None
+    assert len(lines_of(tmp_path / "run" / "predictions.jsonl")) == 20
 
 
 async def test_read_only_memory_learns_nothing(questions: Path, tmp_path: Path) -> None:
