@@ -6,7 +6,6 @@ they would have been sampled, end token included. Only these are trained on.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,11 @@ def train(rows: Iterable[dict[str, list[int]]], base: Path, out: Path, **setting
     )  # fmt: skip
     peft = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
     trainer = SFTTrainer(
-        model=model, args=args, train_dataset=Dataset.from_list(list(rows)), processing_class=tokenizer, peft_config=peft
+        model=model,
+        args=args,
+        train_dataset=Dataset.from_list(list(rows)),
+        processing_class=tokenizer,
+        peft_config=peft,
     )
     last = next(iter(sorted((out / "checkpoints").glob("checkpoint-*"))), None)
     trainer.train(resume_from_checkpoint=str(last) if last else None)

@@ -89,8 +89,8 @@ def script(gold: Gold, early: bool) -> Script:
     """All replies of a run; with `early` the first round stops short and a second one completes the chain."""
     if not early:
         return Script((plan(gold), "no, the results support the answer."), turns(gold))
-    missing = gold.steps[1].query if gold.type == "comparison" else gold.steps[-1].query.replace(
-        gold.steps[-2].finding, "it"
+    missing = (
+        gold.steps[1].query if gold.type == "comparison" else gold.steps[-1].query.replace(gold.steps[-2].finding, "it")
     )
     verdict = f"yes, this is still missing: {missing}."
     return Script((plan(gold), verdict, plan(gold, 1)), (*turns(gold, early=True), *turns(gold, 1)))
@@ -119,11 +119,14 @@ async def record(
     chance = random.Random(seed)
     for gold in golds:
         made = script(gold, early=chance.random() < early)
-        models: dict[Role, ScriptedChat] = {"planner": ScriptedChat(made.planner), "executor": ScriptedChat(made.executor)}
+        models: dict[Role, ScriptedChat] = {
+            "planner": ScriptedChat(made.planner),
+            "executor": ScriptedChat(made.executor),
+        }
         transcript = Transcript()
         question = Question(id=gold.id, text=gold.question)
         episode = mia_episode(
-            transcript, question, toolbox.specs, agent, 1 << 15, lambda: 0.0, recall=memory is not None
+            transcript, question, toolbox.offered(question), agent, 1 << 15, lambda: 0.0, recall=memory is not None
         )
         execution: Execution = await Driver(models, toolbox, memory, memory_k).run(episode)
         titles = {hit.passage.title for step in transcript.steps for o in step.observations for hit in o.hits}

@@ -30,6 +30,7 @@ from local_search.encoder import MiniLM
 from memory_serve.caption import caption
 from mia import __version__
 from mia.chat import ChatModel, open_chat
+from mia.chat.metered import Metered
 from mia.errors import DataError, MiaError
 from mia.examples import Reference
 from mia.paths import home
@@ -53,6 +54,8 @@ class Agent:
     search: Search
     method: Method | None
     runs: RunStore
+    meter: Metered | None = None
+    """Counts what memory asks the Manager's model."""
 
     def __post_init__(self) -> None:
         traits = self.config.method.traits
@@ -80,7 +83,9 @@ class Agent:
         search = open_tools(config, encoder, models["executor"])
         runs = RunStore(config.runs or home() / "runs")
         runs.check()
-        return cls(config, models, search, open_method(config, encoder, models), runs)
+        meter = Metered(models["manager"])
+        method = open_method(config, encoder, {**models, "manager": meter})
+        return cls(config, models, search, method, runs, meter)
 
     async def ask(self, question: Question, reference: Reference | None = None, watch: Watch | None = None) -> Run:
         """Answer a question, remember the run, save it.

@@ -55,6 +55,8 @@ def read_profile(kind: type[C], name: str, flags: Mapping[str, object]) -> C:
         ConfigError: see `mia.config.load`.
     """
     path = Path(name)
+    if path.is_dir():
+        raise ConfigError(f"{name!r} is a folder", remedy="give a TOML file, or a name from configs/")
     if path.suffix != ".toml" and not path.is_file():
         profile = resources.files("configs") / f"{name}.toml"
         with resources.as_file(profile) as found:
@@ -169,6 +171,8 @@ def show(argv: Sequence[str]) -> int:
 
 
 def _list(store: RunStore, limit: int, as_json: bool) -> int:
+    if limit < 1:
+        raise ConfigError(f"--limit {limit} is less than 1", remedy="give how many runs to list")
     runs = []
     for run_id in store.ids()[:limit]:
         try:

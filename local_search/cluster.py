@@ -45,7 +45,7 @@ class Ray:
         if not tasks:
             return
         ray, data = need("ray", "cluster"), need("ray.data", "cluster")
-        with _connected(ray, self._address):
+        with connected(ray, self._address):
             logging.getLogger("ray.data").setLevel(logging.ERROR)  # builds have a progress bar of their own
             context = data.DataContext.get_current()
             context.execution_options.preserve_order = True
@@ -80,7 +80,7 @@ def _answer(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _connected(ray: Any, address: str) -> Iterator[None]:
+def connected(ray: Any, address: str) -> Iterator[None]:
     """Within the block, Ray is connected; a connection of the caller's own stays."""
     if ray.is_initialized():
         yield

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memory_serve.cli import opened, parse_memory
-from memory_serve.portable import planner_rows, read_lines, read_original, walk, write_lines, write_original
+from memory_serve.portable import is_lines, planner_rows, read_lines, read_original, walk, write_lines, write_original
 from memory_serve.protocol import MAX_BATCH, Added, Change, Compacted, MemoryStore, Stored
 from mia.cli import parser
 from mia.errors import ConfigError, DataError
@@ -120,7 +120,7 @@ def compact(argv: Sequence[str]) -> int:
     if given.json:
         print(done.model_dump_json())
     else:
-        rows = {"before": done.before, "absorbed": -done.absorbed, "merged": -done.merged, "evicted": -done.evicted}
+        rows = {"before": done.before, "absorbed": done.absorbed, "merged": done.merged, "evicted": done.evicted}
         print("\n".join(f"{name:10} {count}" for name, count in {**rows, "after": done.after}.items()))
     return 0
 
@@ -221,12 +221,7 @@ def _read(path: Path, namespace: str) -> list[Stored]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}", remedy="give a file of `mia memory export`") from error
-    first = text.lstrip().partition("\n")[0]
-    try:
-        ours = "workflow" in json.loads(first)
-    except ValueError:
-        ours = False
-    return read_lines(text) if ours or not text.strip() else read_original(text, namespace)
+    return read_lines(text) if is_lines(text) else read_original(text, namespace)
 
 
 def _write(path: Path, text: str) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from memory_serve.category import CATEGORIES, by_rules
 from mia.chat import ChatModel
-from mia.errors import MiaError, ParseError
+from mia.errors import ConfigError, MiaError, ParseError
 from mia.prompts import prompt
 from mia.types import Message, Question, Sampling
 
@@ -91,3 +91,16 @@ def read_category(text: str) -> str:
             remedy='use a stronger Manager model, or set memory.classify = "rules"',
             code="no_category",
         ) from error
+
+
+def model_classifier(wanted: bool, manager: ChatModel | None) -> ModelClassifier | None:
+    """What names categories in the place of the rules, if that is wanted.
+
+    Raises:
+        ConfigError: it is wanted, and there is no Manager model.
+    """
+    if not wanted:
+        return None
+    if manager is None:
+        raise ConfigError('memory.classify is "model", but there is no Manager model', remedy="set models.manager")
+    return ModelClassifier(manager)

@@ -23,11 +23,17 @@ class Weights(Section):
 
 
 class Keep(Section):
-    """How the memory stays small; applied to a bucket when something is added to it, and by `mia memory compact`."""
+    """How the memory stays small; applied when something is added, and by `mia memory compact`."""
 
     capacity: int = Field(0, ge=0, description="memories in a bucket (namespace, modality, category); 0: no limit")
-    policy: Literal["value", "age", "value_age"] = Field(
-        "value_age", description="what goes first: the least useful, the oldest, or the least useful for its age"
+    total: int = Field(0, ge=0, description="memories in a namespace, over all its buckets; 0: no limit")
+    policy: Literal["coverage", "value", "age", "value_age"] = Field(
+        "coverage",
+        description="what goes first: what helps seldom for its age and has a near neighbour, the least useful, "
+        "the oldest, or the least useful for its age; formulas in `memory_serve.keep`",
+    )
+    failures: float = Field(
+        0.1, ge=0, le=1, description="share of a capacity that failures may take; those beyond go first"
     )
     half_life_days: float = Field(30.0, gt=0, description="`value_age`: days in which a memory loses half its value")
     merge: float = Field(
@@ -38,6 +44,11 @@ class Keep(Section):
         ge=0,
         description="compacting drops memories that weights have absorbed and that were shown so often; 0: none",
     )
+
+    @property
+    def limits(self) -> bool:
+        """Whether there is anything to do after something was added."""
+        return bool(self.capacity or self.total or self.merge)
 
 
 class Postgres(Section):

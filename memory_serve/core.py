@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from memory_serve.config import MemoryConfig, Weights
+from memory_serve.config import MemoryConfig
 from memory_serve.database import Database
 from memory_serve.near import radius
 from memory_serve.protocol import TRUSTS, Change, PlanPair, Stats, Stored
-from memory_serve.ranking import Floats, Ints, Scores, best, released, score, similarity
+from memory_serve.ranking import Floats, Ints, Rough, Scoring, Span, best, promising, raw_similarity, similarity
 from memory_serve.rows import MIRRORED, SELECT, Encoded, entry, stored
+from memory_serve.rules import least_cosine
 from memory_serve.vectors import OUTCOMES, Bucket, Index
 from mia.errors import MemoryStoreError
 from mia.types import Outcome, Recalled, ScoredMemory
@@ -58,7 +59,8 @@ class MemoryReader:
         self._config = config
         self._encoder = encoder
         self._dim = dim
-        self._index = Index(dim, radius(_least_cosine(config.duplicate, config.weights)))
+        self._scoring = Scoring(config.score, config.weights)
+        self._index = Index(dim, radius(least_cosine(config.duplicate, config.weights)), self._scoring)
         self._seen = -1  # number of the last change that the mirror has; -1: read it from scratch
         self._database = Database(config.path, config.synchronous, config.busy_s)
 
@@ -82,7 +84,7 @@ class MemoryReader:
     def recall(self, namespace: str, asked: Encoded, source_id: str, k: int, skip: int, own: bool) -> Recalled:
         """The k best memories of each outcome behind the `skip` best.
 
-        Those that stem from the question `source_id` are not even compared, unless `own`.
+        Those that stem from the question `source_id` do not count at all, unless `own`.
         """
         with self._reading() as connection:
             ranked = self._rank(namespace, asked, "" if own else source_id, k, skip)
@@ -173,29 +175,33 @@ class MemoryReader:
         if bucket is None:
             return []
         allowed = bucket.trusted(self._config.recall_trust) & bucket.foreign(source_id)
-        rows = None if allowed.all() else np.flatnonzero(allowed)  # no copies where nothing is left out
-        if rows is not None and not len(rows):
+        if not allowed.any():
             return []
-        scores = self._scores(asked, bucket, rows)
-        above = scores.similarity >= self._config.floor
-        names = bucket.ids if rows is None else [bucket.ids[row] for row in rows]
-        created = bucket.created if rows is None else bucket.created[rows]
+        similar = raw_similarity(
+            asked.question, bucket.questions, asked.caption, bucket.captions, bucket.captioned, self._config.weights
+        )
+        counted = similar if allowed.all() else similar[allowed]
+        span = float(counted.min()), float(counted.max())
+        rough = self._scoring.rough(similar, bucket.priors, span)
+        if span[0] < self._config.floor:
+            allowed &= similar >= np.float64(self._config.floor)
         ranked = []
         for outcome in OUTCOMES:
-            having = bucket.having(outcome) if rows is None else bucket.having(outcome)[rows]
-            for i in best(scores.total, created, names, having & above, skip + k)[skip:]:
-                terms = {name: float(values[i]) for name, values in scores.terms.items()}
-                ranked.append(_Ranked(names[i], outcome, float(scores.total[i]), float(scores.similarity[i]), terms))
+            rows = promising(rough, bucket.having(outcome) & allowed, skip + k, self._scoring.slack)
+            ranked += self._exact(bucket, outcome, similar, rows, span, skip + k)[skip:]
         return ranked
 
-    def _scores(self, asked: Encoded, bucket: Bucket, rows: Ints | None) -> Scores:
-        similar = self._similarities(asked, bucket, rows)
-        weights = self._config.weights
-        if self._config.score == "released":
-            return released(similar, bucket.win_rates if rows is None else bucket.win_rates[rows], weights)
-        if rows is None:
-            return score(similar, bucket.uses, bucket.successes, weights)
-        return score(similar, bucket.uses[rows], bucket.successes[rows], weights)
+    def _exact(self, bucket: Bucket, outcome: Outcome, similar: Rough, rows: Ints, span: Span, k: int) -> list[_Ranked]:
+        """The k best of some rows, all of which have this outcome."""
+        numbers = bucket.uses[rows], bucket.successes[rows], bucket.win_rates[rows]
+        scores = self._scoring.exact(similar[rows], *numbers, span)
+        ids = [bucket.ids[row] for row in rows.tolist()]
+        chosen = best(scores.total, bucket.created[rows], ids, np.ones(len(rows), np.bool_), k)
+        terms = [{name: float(values[i]) for name, values in scores.terms.items()} for i in chosen]
+        return [
+            _Ranked(ids[i], outcome, float(scores.total[i]), float(scores.similarity[i]), t)
+            for i, t in zip(chosen, terms, strict=True)
+        ]
 
     def _similarities(self, encoded: Encoded, bucket: Bucket, rows: Ints | None = None) -> Floats:
         questions, captions, captioned = bucket.questions, bucket.captions, bucket.captioned
@@ -229,7 +235,10 @@ class MemoryReader:
             self._index.clear()
             self._seen = -1
         seen, self._seen = self._seen, -1  # if a row cannot be used, the next call starts from scratch
-        self._mirror(connection, "version > ?", (seen,))
+        if seen < 0:
+            self._mirror(connection, "true", ())
+        else:
+            self._mirror(connection, "version > ?", (seen,))
         for (memory_id,) in connection.execute("SELECT id FROM deleted WHERE version > ?", (seen,)):
             self._index.remove(memory_id)
         self._seen = current
@@ -241,8 +250,13 @@ class MemoryReader:
         while rows := changed.fetchmany(_LOADED):
             others = {row[11] for row in rows} - {self._encoder}
             if others:
-                raise other_encoder(self._config, dict.fromkeys(others, 1), self._encoder)
+                raise other_encoder(self._config, self._others(connection), self._encoder)
             self._index.put(*(entry(self._config.path, self._dim, row) for row in rows))
+
+    def _others(self, connection: sqlite3.Connection) -> dict[str, int]:
+        """How many memories have vectors of which other encoders."""
+        query = "SELECT encoder, count(*) FROM memories WHERE encoder != ? GROUP BY 1"
+        return dict(connection.execute(query, (self._encoder,)).fetchall())
 
 
 _PAIRS = """
@@ -273,10 +287,3 @@ def other_encoder(config: MemoryConfig, found: dict[str, int], wanted: str) -> M
         remedy="set memory.reencode = true once to encode them anew, or use the former encoder",
         code="other_encoder",
     )
-
-
-def _least_cosine(threshold: float, weights: Weights) -> float:
-    """The least cosine of two questions whose similarity can reach a threshold, whatever their captions are."""
-    if not weights.question:
-        return -1.0
-    return min(threshold, (threshold - weights.caption) / weights.question)

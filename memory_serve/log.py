@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from pydantic_core import to_json
 
+from memory_serve.near import Spot
 from memory_serve.protocol import Action
 from memory_serve.rows import INSERT, STATE, State
 from mia.types import now
@@ -94,6 +95,8 @@ class Write:
     action: Action
     number: int | None = None
     images: dict[str, Image] = field(default_factory=dict)
+    spots: Sequence[Spot] = ()
+    """Where the drafts that it adds stand."""
     _kept: tuple[int, int] | None = None
     """How many new memories and runs of earlier calls wait; None once there is a savepoint, which has them before."""
 

@@ -10,6 +10,7 @@ a look-up hardly depends on how many vectors there are.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from array import array
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ _DIRECTIONS = 16
 """Directions of the grid, and as many again to sort out: 4 bits of a 64-bit number each."""
 _SHIFTS = 4 * np.arange(_DIRECTIONS, dtype=np.uint64)
 _ROUNDING = 1e-4
+_MANY = 256
 _NONE = -1
 
 
@@ -32,17 +34,19 @@ def radius(similarity: float) -> float:
     return math.sqrt(max(0.0, 2.0 * (1.0 - similarity)))
 
 
-class Spot(NamedTuple):
-    """Where a vector stands.
+Place = tuple[int, int]
+"""Where a vector stands: its cell, and its mark, which is its cell in the further directions."""
 
-    `cell` is its cell; `ways` leads to the cells beside it that its radius reaches: what to add, and the square of how
-    far the border is. `mark` is its cell in the further directions, `least` the lowest mark that is within its radius,
-    `more` has a 1 for each direction in which the mark may be higher by one.
+
+class Spot(NamedTuple):
+    """Where a vector stands and what is near.
+
+    `cells` are all cells that its radius reaches. `least` is the lowest mark within its radius; `more` has a 1 for each
+    direction in which a mark may be higher by one.
     """
 
-    cell: int
-    mark: int
-    ways: Sequence[tuple[int, float]]
+    place: Place
+    cells: Sequence[int]
     least: int
     more: int
 
@@ -60,41 +64,67 @@ class Compass:
         self._reach = (reach + _ROUNDING) / width
         self.useful = self._reach < 0.5 and dim >= 2 * _DIRECTIONS
         """Whether looking there is cheaper than comparing with everything."""
-        self._directions = _directions(dim) / np.float32(width) if self.useful else None
+        self._directions: Vectors = (
+            directions(dim) / np.float32(width) if self.useful else np.zeros((0, dim), np.float32)
+        )
 
-    @property
-    def reached(self) -> float:
-        """Square of the radius."""
-        return self._reach**2
+    def places(self, vectors: Vectors) -> list[Place]:
+        """Where vectors stand, (n, d) to n."""
+        if not self.useful:
+            return [_NOWHERE.place] * len(vectors)
+        cells, marks = _packed(np.floor(self._projected(vectors)))
+        return list(zip(_code(cells), _code(marks), strict=True))
 
     def spots(self, vectors: Vectors) -> list[Spot]:
-        """Where vectors stand, (n, d) to n."""
-        if self._directions is None:
+        """Where vectors stand and what is near, (n, d) to n."""
+        if not self.useful:
             return [_NOWHERE] * len(vectors)
-        # Not a matrix product, whose threads cost more than they do here.
-        at = np.vecdot(vectors[:, None, :], self._directions)  # (n, 32)
+        at = self._projected(vectors)
         whole = np.floor(at)
-        cells = _packed(whole)
+        cells, marks = _packed(whole)
         least, most = _packed(np.floor(at - self._reach)), _packed(np.floor(at + self._reach))
-        ways = self._ways((at - whole)[:, :_DIRECTIONS], least[0], cells[0], most[0])
-        marks = (cells[1], least[1], most[1] - least[1])
-        columns = (_code(cells[0]), *(_code(mark) for mark in marks))
-        return [Spot(cell, mark, way, low, more) for cell, mark, low, more, way in zip(*columns, ways, strict=True)]
+        # In each direction the radius reaches one border at most, as a cell is wider than twice the radius.
+        steps = (least[0] + most[0] - 2 * cells).view(np.int64)  # -1, 0 or 1, (n, 16)
+        far = (at - whole)[:, :_DIRECTIONS]
+        reached = self._reached_by(cells, steps, np.where(steps < 0, far, 1 - far) ** 2)
+        places = zip(_code(cells), _code(marks), strict=True)
+        return list(map(Spot, places, reached, _code(least[1]), _code(most[1] - least[1])))
 
-    def _ways(self, inside: Vectors, least: _Cells, cells: _Cells, most: _Cells) -> list[list[tuple[int, float]]]:
-        """What leads to the cells beside, for each vector; `inside` is how far it stands from its lower borders."""
-        ways: list[list[tuple[int, float]]] = [[] for _ in cells]
-        for beside, far, step in ((least, inside, -1), (most, 1 - inside, 1)):
-            rows, places = np.nonzero(beside != cells)
-            costs = (far[rows, places] ** 2).tolist()
-            for row, place, cost in zip(rows.tolist(), places.tolist(), costs, strict=True):
-                ways[row].append((step << 4 * place, cost))
-        return ways
+    def _reached_by(self, cells: _Cells, steps: NDArray[np.int64], costs: Vectors) -> list[list[int]]:
+        """Codes of the cells that each vector reaches. Borders lie at right angles: distances add up as squares.
+
+        Args:
+            cells: where the vectors stand, (n, 16).
+            steps: to the cells beside, (n, 16).
+            costs: squares of the distances of the borders between, (n, 16).
+        """
+        codes: NDArray[np.int64] = (cells << _SHIFTS).sum(axis=1, dtype=np.uint64).view(np.int64)
+        rows, paid = np.arange(len(cells)), np.zeros(len(cells), np.float32)
+        steps = steps << _SHIFTS.view(np.int64)
+        for way in np.flatnonzero(steps.any(axis=0)).tolist():
+            total = paid + costs[rows, way]
+            step = steps[rows, way]
+            beside = np.flatnonzero((step != 0) & (total <= self._reach**2))
+            rows = np.concatenate([rows, rows[beside]])
+            paid = np.concatenate([paid, total[beside]])
+            codes = np.concatenate([codes, codes[beside] + step[beside]])
+        found: list[int] = codes[np.argsort(rows, kind="stable")].view(np.uint64).tolist()
+        ends = np.cumsum(np.bincount(rows)).tolist()
+        return [found[start:end] for start, end in itertools.pairwise([0, *ends])]
+
+    def _projected(self, vectors: Vectors) -> Vectors:
+        """(n, d) to (n, 32), in widths. A matrix product has threads, which cost more than they do for a few."""
+        projected: Vectors
+        if len(vectors) > _MANY:
+            projected = vectors @ self._directions.T
+        else:
+            projected = np.vecdot(vectors[:, None, :], self._directions)
+        return projected
 
 
 _Cells = NDArray[np.uint64]
 """Numbers of cells, 0 to 15, (n, directions)."""
-_NOWHERE = Spot(0, 0, (), 0, 0)
+_NOWHERE = Spot((0, 0), (), 0, 0)
 
 
 def _packed(whole: Vectors) -> tuple[_Cells, _Cells]:
@@ -109,41 +139,40 @@ def _code(cells: _Cells) -> list[int]:
 
 
 @functools.cache
-def _directions(dim: int) -> Vectors:
+def directions(dim: int) -> Vectors:
     """Unit vectors at right angles to each other, (32, d), the same for all grids."""
-    drawn = np.random.default_rng(0).standard_normal((dim, 2 * _DIRECTIONS))
-    directions = np.ascontiguousarray(np.linalg.qr(drawn)[0].T.astype(np.float32))
-    directions.flags.writeable = False
-    return directions
+    found = np.random.default_rng(0).standard_normal((2 * _DIRECTIONS, dim))
+    for row, one in enumerate(found):  # Gram and Schmidt's, twice for the rounding
+        for _ in range(2):
+            one -= (found[:row] @ one) @ found[:row]
+        one /= np.linalg.norm(one)
+    single: Vectors = found.astype(np.float32)
+    single.flags.writeable = False
+    return single
 
 
 class Grid:
-    """Rows in cells: numbers from 0 upwards without a gap; those of a cell are linked to each other.
+    """Rows in cells: numbers from 0 upwards without a gap; those of a cell are linked to each other."""
 
-    Args:
-        reached: square of the radius, see `Compass`.
-    """
-
-    def __init__(self, reached: float) -> None:
-        self._reached = reached
+    def __init__(self) -> None:
         self._first: dict[int, int] = {}
         self._cells, self._marks = array("Q"), array("Q")
         self._next, self._last = array("q"), array("q")
 
-    def append(self, spot: Spot) -> None:
+    def append(self, place: Place) -> None:
         """Put the next row where its vector stands."""
-        self._cells.append(spot.cell)
-        self._marks.append(spot.mark)
+        self._cells.append(place[0])
+        self._marks.append(place[1])
         self._next.append(_NONE)
         self._last.append(_NONE)
         self._link(len(self._cells) - 1)
 
-    def move(self, row: int, spot: Spot) -> None:
+    def move(self, row: int, place: Place) -> None:
         """Put a row elsewhere."""
-        self._marks[row] = spot.mark
-        if self._cells[row] != spot.cell:
+        self._marks[row] = place[1]
+        if self._cells[row] != place[0]:
             self._unlink(row)
-            self._cells[row] = spot.cell
+            self._cells[row] = place[0]
             self._link(row)
 
     def remove(self, row: int) -> None:
@@ -159,14 +188,9 @@ class Grid:
 
     def near(self, spot: Spot) -> list[int]:
         """All rows within reach of a vector, and some more, rising."""
-        reached, first = self._reached, self._first
-        cells = [(spot.cell, 0.0)]
-        for step, cost in spot.ways:
-            # The borders that are crossed lie at right angles: their distances add up as squares.
-            cells += [(cell + step, total) for cell, paid in cells if (total := paid + cost) <= reached]
-        found = []
+        found, first = [], self._first
         least, fixed = spot.least, ~spot.more
-        for row in [first[cell] for cell, _ in cells if cell in first]:
+        for row in [first[cell] for cell in spot.cells if cell in first]:
             while row != _NONE:
                 if not (self._marks[row] - least) & fixed:
                     found.append(row)

@@ -37,6 +37,9 @@ _DEFAULTS: dict[str, Any] = {"usage_count": 1, "success_count": 1, "win_rate": 1
 """What the original gives an entry that has no counters."""
 
 
+_REMEDY = "give a file of `mia memory export`, or of the original"
+
+
 async def walk(store: MemoryStore) -> AsyncIterator[Stored]:
     """All memories of a store, in the order of their ids."""
     after = ""
@@ -44,6 +47,15 @@ async def walk(store: MemoryStore) -> AsyncIterator[Stored]:
         for memory in page:
             yield memory
         after = page[-1].id
+
+
+def is_lines(text: str) -> bool:
+    """Whether a text is meant as our JSON Lines: its first line is an object with a workflow, or there is none."""
+    try:
+        first = json.loads(text.lstrip().partition("\n")[0] or "{}")
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and ("workflow" in first or not text.strip())
 
 
 def read_lines(text: str) -> list[Stored]:
@@ -58,7 +70,10 @@ def read_lines(text: str) -> list[Stored]:
             try:
                 memories.append(Stored.model_validate_json(line))
             except ValidationError as error:
-                raise DataError(f"line {number} is no memory: {error}", remedy="see `mia memory export`") from error
+                fault = error.errors()[0]
+                what = f"{'.'.join(map(str, fault['loc'])) or 'the line'}: {fault['msg']}"
+                remedy = "give a file of `mia memory export`; of an evaluation, export its memory.db first"
+                raise DataError(f"line {number} is no memory: {what}", remedy=remedy) from error
     return memories
 
 
@@ -81,8 +96,11 @@ def read_original(text: str, namespace: str) -> list[Stored]:
             for category, entries in categories.items()
             for position, entry in enumerate(entries)
         ]
-    except (ValueError, AttributeError, TypeError) as error:
-        raise DataError(f"this is no {{modality: {{category: [entry]}}}}: {error}") from error
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        what = error if isinstance(error, ValueError) else "it is nested in another way"
+        raise DataError(
+            f"this is neither JSON Lines of memories nor {{modality: {{category: [entry]}}}}: {what}", remedy=_REMEDY
+        ) from error
     start = now()  # the file tells no times; its order is kept
     memories = []
     for number, (modality, category, position, entry) in enumerate(places):
@@ -92,7 +110,8 @@ def read_original(text: str, namespace: str) -> list[Stored]:
         try:
             memories.append(_from_entry(entry, {**fields, "id": memory_id, "namespace": namespace}))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise DataError(f"{modality}/{category}, entry {position + 1}: {error}") from error
+            what = str(error) if isinstance(error, KeyError | ValueError) else "it is no object of such fields"
+            raise DataError(f"{modality}/{category}, entry {position + 1}: {what}", remedy=_REMEDY) from error
     return memories
 
 

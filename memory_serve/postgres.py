@@ -13,16 +13,13 @@ from typing import Any, cast
 
 from local_search.protocol import Encoder
 from memory_serve.category import Classifier, by_rules
-from memory_serve.checks import check_namespace
-from memory_serve.classify import ModelClassifier
 from memory_serve.config import MemoryConfig
 from memory_serve.postgres_database import LoopThread
 from memory_serve.postgres_upkeep import PostgresCore
-from memory_serve.store import SqliteMemory, _State, encode
-from memory_serve.worker import Worker
+from memory_serve.store import SqliteMemory, encode
 from memory_serve.writing import Call
 from mia.chat import ChatModel
-from mia.errors import ConfigError, DataError, MemoryStoreError
+from mia.errors import DataError, MemoryStoreError
 
 
 class PostgresMemory(SqliteMemory):
@@ -47,20 +44,7 @@ class PostgresMemory(SqliteMemory):
         classify: Classifier = by_rules,
         manager: ChatModel | None = None,
     ) -> None:
-        self._namespace = check_namespace(config.namespace)
-        self._actor = ""
-        self._own = config.recall_own
-        self._encoder = encoder
-        self._classify = classify
-        self._asked: ModelClassifier | None = None
-        if config.classify == "model":
-            if manager is None:
-                raise ConfigError(
-                    'memory.classify is "model", but there is no Manager model', remedy="set models.manager"
-                )
-            self._asked = ModelClassifier(manager)
-        self._state = _State()
-        self._texts = Worker("memory-encoder", self._encode_group)
+        self._set_up(config, encoder, classify, manager)
         self._loop = LoopThread("memory-postgres")
         try:
             self._postgres = self._loop.run(_open(config, encoder))

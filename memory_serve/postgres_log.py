@@ -19,7 +19,7 @@ from memory_serve.checks import storable
 from memory_serve.log import Image, differences
 from memory_serve.near import Spot
 from memory_serve.postgres_database import Connection
-from memory_serve.postgres_mirror import Mirror, blobs
+from memory_serve.postgres_mirror import Mirror, blob
 from memory_serve.postgres_reading import SELECT
 from memory_serve.protocol import Action
 from memory_serve.rows import COLUMNS, State
@@ -46,9 +46,9 @@ class Whole:
 
 def whole(row: Sequence[Any]) -> Whole:
     """From a row of `WHOLE`."""
-    *columns, encoder, vector, caption, runs = blobs(row)
+    *columns, encoder, vector, caption, runs = row
     state = dict(zip(COLUMNS, columns, strict=True)) | {"encoder": encoder, "runs": runs or {}}
-    return Whole(state, vector, caption)
+    return Whole(state, blob(vector), blob(caption))
 
 
 def digest(text: str) -> bytes:

@@ -14,11 +14,12 @@ from typing import Any
 
 from pgvector import Vector
 
-from memory_serve.config import MemoryConfig, Weights
+from memory_serve.config import MemoryConfig
 from memory_serve.near import radius
 from memory_serve.postgres_database import Connection
-from memory_serve.ranking import Floats, Ints
+from memory_serve.ranking import Floats, Ints, Scoring
 from memory_serve.rows import Encoded, entry
+from memory_serve.rules import least_cosine
 from memory_serve.upkeep import MemoryCore
 from memory_serve.vectors import Bucket, Entry, Index
 from mia.errors import MemoryStoreError
@@ -43,7 +44,8 @@ class Mirror(MemoryCore):
         self._config = config
         self._encoder = encoder
         self._dim = dim
-        self.index = self._index = Index(dim, radius(least_cosine(config.duplicate, config.weights)))
+        self._scoring = Scoring(config.score, config.weights)
+        self.index = self._index = Index(dim, radius(least_cosine(config.duplicate, config.weights)), self._scoring)
         self.rank = self._rank
         self.alike = self._alike
 
@@ -100,8 +102,12 @@ class LiveMirror(Mirror):
                 self._take_over(entries)
                 self.seen = last
 
-    def entry(self, row: Sequence[Any]) -> Entry:
+    def read(self, row: Sequence[Any]) -> Entry:
         """What is held of a row of `MIRRORED`."""
+        return self.entry((*row[:12], blob(row[12]), blob(row[13])))
+
+    def entry(self, row: Sequence[Any]) -> Entry:
+        """What is held of a row of `MIRRORED` whose vectors are as in files."""
         if row[11] != self._encoder:
             raise self._other_encoder({row[11]: 1})
         return entry(self._label, self._dim, row)
@@ -119,7 +125,7 @@ class LiveMirror(Mirror):
             rows = await (await connection.execute(query, (touched,), binary=True)).fetchall()
             found: dict[str, Entry | None] = dict.fromkeys(touched)
             self.seen = -1  # if a row cannot be used, the next call starts from scratch
-            self._take_over(found | {row[0]: self.entry(blobs(row)) for row in rows})
+            self._take_over(found | {row[0]: self.read(row) for row in rows})
         self.seen = last
 
     async def _read_all(self, connection: Connection) -> None:
@@ -129,7 +135,7 @@ class LiveMirror(Mirror):
         async with connection.transaction(), connection.cursor("mia_mirror") as cursor:
             await cursor.execute(f"SELECT {MIRRORED} FROM memories m", binary=True)
             while rows := await cursor.fetchmany(_LOADED):
-                self._take_over({row[0]: self.entry(blobs(row)) for row in rows})
+                self._take_over({row[0]: self.read(row) for row in rows})
 
     def _take_over(self, entries: Mapping[str, Entry | None]) -> None:
         for memory_id, new in entries.items():
@@ -138,13 +144,6 @@ class LiveMirror(Mirror):
         self.index.put(*(new for new in entries.values() if new is not None))
 
 
-def blobs(row: Sequence[Any]) -> tuple[Any, ...]:
-    """A row with its vectors as little-endian float32, as files hold them."""
-    return tuple(value.to_numpy().astype("<f4").tobytes() if isinstance(value, Vector) else value for value in row)
-
-
-def least_cosine(threshold: float, weights: Weights) -> float:
-    """The least cosine of two questions whose similarity can reach a threshold, whatever their captions are."""
-    if not weights.question:
-        return -1.0
-    return min(threshold, (threshold - weights.caption) / weights.question)
+def blob(vector: Vector | None) -> Any:
+    """A vector as little-endian float32, as files hold it, or None."""
+    return None if vector is None else vector.to_numpy().astype("<f4", copy=False).tobytes()

@@ -1,28 +1,19 @@
-"""The memory in PostgreSQL, upkeep: opening, clearing, compacting, undoing; see `memory_serve.upkeep`."""
+"""The memory in PostgreSQL, upkeep: opening, clearing, undoing; see `memory_serve.upkeep`."""
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from local_search.protocol import Vectors
 from memory_serve.core import EVERYWHERE
-from memory_serve.duplicates import same_question
-from memory_serve.keep import alike, surplus
 from memory_serve.log import Image
 from memory_serve.postgres_database import Connection
 from memory_serve.postgres_log import PostgresWrite, Whole, read_images
 from memory_serve.postgres_reading import read_change
 from memory_serve.postgres_writing import PostgresWriter
-from memory_serve.protocol import Change, Compacted
-from memory_serve.rows import entry, to_blob
-from memory_serve.upkeep import _is_as_left, _listed, _mergeable, _stays
-from memory_serve.vectors import Bucket, Entry, Key
-from mia.errors import DataError
+from memory_serve.protocol import Change
+from memory_serve.rules import check_undo, nothing_to_undo
 
 _log = logging.getLogger(__name__)
 _REENCODE_BATCH = 64
@@ -75,8 +66,6 @@ class PostgresCore(PostgresWriter):
             )
         return len(rows)
 
-    # ------------------------------------------------------------------------------------------ staying small
-
     async def clear(self, write: PostgresWrite, everything: bool) -> int:
         """Forget all memories of the namespace, or of all."""
         where, given = ("true", ()) if everything else ("m.namespace = %s", (write.namespace,))
@@ -86,94 +75,6 @@ class PostgresCore(PostgresWriter):
         for memory_id in known:
             write.put(memory_id, None)
         return len(known)
-
-    async def compact(self, write: PostgresWrite) -> Compacted:
-        """Drop what weights have absorbed, merge what is nearly the same, evict what is too much."""
-        keep = self._config.keep
-        group = write.group
-        before = len(await group.fetch("m.namespace = %s", (write.namespace,)))
-        uses = keep.absorbed_uses
-        absorbed = [
-            i for i, w in group.now.items() if w and uses and w.state["absorbed"] and w.state["uses"] >= uses
-        ]  # fmt: skip
-        for memory_id in absorbed:
-            write.put(memory_id, None)
-        for memory_id in group.now:
-            self._reflect(group, memory_id)
-        merged = evicted = 0
-        for key in list(group.mirror.index.buckets(write.namespace)):
-            merged += self._merge_all(write, key) if keep.merge else 0
-            bucket = group.mirror.index.bucket(key)
-            gone = surplus(bucket, keep, np.zeros(len(bucket), np.bool_)) if bucket is not None else []
-            evicted += len(gone)
-            for memory_id in gone:
-                write.put(memory_id, None)
-        after = sum(w is not None for w in group.now.values())
-        return Compacted(before=before, after=after, absorbed=len(absorbed), merged=merged, evicted=evicted)
-
-    def _merge_all(self, write: PostgresWrite, key: Key) -> int:
-        bucket = write.group.mirror.index.bucket(key)
-        if bucket is None:
-            return 0
-        weights = (self._config.weights.question, self._config.weights.caption)
-        merged = 0
-        for one, other in list(alike(bucket, self._config.keep.merge, weights, _mergeable(bucket, key))):
-            if one in bucket.rows and other in bucket.rows and _believable(write, one, other):
-                self._merge(write, one, other)
-                merged += 1
-        return merged
-
-    async def _keep_small(self, write: PostgresWrite, fresh: dict[str, Key]) -> dict[str, str]:
-        into: dict[str, str] = {}
-        for memory_id, key in fresh.items() if self._config.keep.merge else ():
-            other = write.group.mirror.alike(memory_id, key)
-            if other is None or not _believable(write, memory_id, other):
-                continue
-            if self._merge(write, memory_id, other) == other:
-                into[memory_id] = other
-        if self._config.keep.capacity:
-            await write.group.flush()
-            for key in sorted(set(fresh.values())):
-                await self._evict(write, key, fresh)
-        return into
-
-    def _merge(self, write: PostgresWrite, one: str, other: str) -> str:
-        """Make one memory of two; returns the id of the one that stays, which keeps its content."""
-        a, b = write.get(one).state, write.get(other).state
-        keeps, goes = (a, b) if _stays(a, b) else (b, a)
-        names = [*json.loads(keeps["merged_from"]), goes["id"], *json.loads(goes["merged_from"])]
-        counters = {name: keeps[name] + goes[name] for name in ("uses", "successes")}
-        write.put(goes["id"], None)
-        runs = {**goes["runs"], **keeps["runs"]}
-        write.change(keeps["id"], {**counters, "win_rate": None, "merged_from": _listed(names), "runs": runs})
-        for memory_id in (goes["id"], keeps["id"]):
-            self._reflect(write.group, memory_id)
-        return str(keeps["id"])
-
-    async def _evict(self, write: PostgresWrite, key: Key, fresh: Mapping[str, object]) -> None:
-        query = (
-            "SELECT id, outcome, uses, successes, created, source_id, trust, win_rate FROM memories "
-            "WHERE namespace = %s AND modality = %s AND category = %s"
-        )
-        count = f"SELECT count(*) FROM ({query}) bucket"
-        row = await (await write.group.connection.execute(count, key)).fetchone()
-        if row is None or row[0] <= self._config.keep.capacity:
-            return
-        bucket = Bucket(1, 0.0)
-        rows = await (await write.group.connection.execute(query, key)).fetchall()
-        bucket.put([self._numbers(key, row) for row in rows])
-        last = np.fromiter((i in fresh for i in bucket.ids), np.bool_, len(bucket))
-        gone = surplus(bucket, self._config.keep, last)
-        for memory_id in await write.group.fetch("m.id = ANY(%s)", (gone,)):
-            write.put(memory_id, None)
-            self._reflect(write.group, memory_id)
-
-    def _numbers(self, key: Key, row: Sequence[Any]) -> Entry:
-        """What eviction goes by; it looks at no vector."""
-        memory_id, outcome, uses, successes, created, source_id, trust, given = row
-        one = to_blob(np.ones(1, np.float32))
-        fields = (memory_id, *key, outcome, uses, successes, created, source_id, trust, given, self._encoder, one, None)
-        return entry(self._label, 1, fields)
 
     # ------------------------------------------------------------------------------------------ undoing
 
@@ -185,8 +86,7 @@ class PostgresCore(PostgresWriter):
         given = (write.namespace, EVERYWHERE, number)
         target = await read_change(connection, f"c.namespace IN (%s, %s) AND {where}", given)
         if target is None or target.undone is not None:
-            what = "nothing to undo" if number is None else f"no change {number} that is not undone already"
-            raise DataError(what, remedy="`mia memory undo --list` shows the changes", code="not_found", status=404)
+            raise nothing_to_undo(number)
         write.namespace = target.namespace
         images = await read_images(connection, target.number)
         await write.group.fetch("m.id = ANY(%s)", ([memory_id for memory_id, _ in images],))
@@ -204,24 +104,11 @@ class PostgresCore(PostgresWriter):
 
     def _revert(self, write: PostgresWrite, number: int, memory_id: str, image: Image) -> None:
         there = write.group.now.get(memory_id)
-        if not _is_as_left(there.state if there else None, image):
-            raise DataError(
-                f"memory {memory_id} has changed since change {number}",
-                remedy="undo the later changes first (`mia memory undo --list` shows them)",
-                code="conflict",
-                status=409,
-            )
+        check_undo(there.state if there else None, number, memory_id, image, self._encoder)
         if image.before is None:
             if there is not None:
                 write.put(memory_id, None)
             return
-        if image.vector is not None and image.before["encoder"] != self._encoder:
-            raise DataError(
-                f"change {number} is from before the memories were encoded anew by {self._encoder}",
-                remedy=f"open the memory with {image.before['encoder']}, or restore a backup",
-                code="conflict",
-                status=409,
-            )
         if there is None:
             assert image.vector is not None
             write.put(memory_id, Whole(image.before, image.vector, image.caption_vector))
@@ -233,8 +120,3 @@ class PostgresCore(PostgresWriter):
             write.put(memory_id, Whole(state, there.vector, there.caption))
         else:
             write.put(memory_id, Whole(state, image.vector, image.caption_vector))
-
-
-def _believable(write: PostgresWrite, one: str, other: str) -> bool:
-    """Whether the vectors of two memories say what their whole questions say; see `same_question`."""
-    return same_question(write.get(one).state["question"], write.get(other).state["question"])

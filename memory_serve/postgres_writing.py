@@ -9,7 +9,6 @@ have a transaction of their own.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,18 +16,25 @@ from typing import Any
 import numpy as np
 
 from memory_serve.config import MemoryConfig
-from memory_serve.duplicates import decide, same_question, twins
 from memory_serve.near import Spot
 from memory_serve.postgres_database import Connection
+from memory_serve.postgres_keeping import PostgresKeeper
 from memory_serve.postgres_log import Group, PostgresWrite, Whole, digest, possible
-from memory_serve.postgres_mirror import Mirror, least_cosine
-from memory_serve.postgres_reading import PostgresReader
-from memory_serve.protocol import TRUSTS, Added, Credited, Draft, Edit, Stored
+from memory_serve.postgres_mirror import Mirror
+from memory_serve.protocol import Added, Credited, Draft, Edit, Stored
 from memory_serve.rows import COLUMNS, Encoded, State, new_id, stored, to_blob, values
-from memory_serve.vectors import Entry, Key
+from memory_serve.rules import (
+    KEPT,
+    check_edited,
+    check_namespaces,
+    decide_on,
+    edited,
+    is_known,
+    least_cosine,
+    new_state,
+)
 from memory_serve.writing import Call
 from mia.errors import DataError, MemoryStoreError
-from mia.types import Outcome, now
 
 Run = tuple[str, str]
 """Namespace and id of a run."""
@@ -41,7 +47,7 @@ _PRUNED = 1000
 _LONGEST_ID = 500
 
 
-class PostgresWriter(PostgresReader):
+class PostgresWriter(PostgresKeeper):
     """Adds what changes a memory. Methods that take a `PostgresWrite` are called through `perform`."""
 
     def __init__(self, config: MemoryConfig, encoder: str, dim: int) -> None:
@@ -119,6 +125,9 @@ class PostgresWriter(PostgresReader):
                 await connection.execute("DELETE FROM changes WHERE number <= %s", (last - self._config.history,))
             return results, group, base, last
 
+        if self._mirror.seen < 0:  # to read everything takes a while, in which others should be able to write
+            async with self._database.reading() as connection:
+                await self._mirror.fresh(connection)
         results, group, base, last = await self._database.writing(work)
         if last is not None:
             changed = {i: w for i, w in group.now.items() if w is not group.found.get(i)}
@@ -190,37 +199,31 @@ class PostgresWriter(PostgresReader):
         fresh = {
             a.id: (write.namespace, *e.bucket) for a, e in zip(added, encoded, strict=True) if a.action == "stored"
         }
-        if not fresh or not (self._config.keep.merge or self._config.keep.capacity):
+        if not fresh or not self._config.keep.limits:
             return added
         into = await self._keep_small(write, fresh)
         return [Added(id=into[a.id], action="kept") if a.id in into else a for a in added]
-
-    async def _keep_small(self, write: PostgresWrite, fresh: dict[str, Key]) -> dict[str, str]:
-        """Apply the rules of `memory.keep` after memories came to buckets; which of them were merged into which."""
-        raise NotImplementedError
-
-    def _reflect(self, group: Group, memory_id: str, spot: Spot | None = None) -> None:
-        """Let the group's mirror know of a memory as the calls have left it; `spot` is where it stands, if known."""
-        whole = group.now.get(memory_id)
-        if whole is None:
-            group.mirror.index.remove(memory_id)
-        else:
-            group.mirror.index.put(self._entry_of(whole), spots=None if spot is None else [spot])
-
-    def _entry_of(self, whole: Whole) -> Entry:
-        return self._mirror.entry((*(whole.state[name] for name in _ENTRY), whole.vector, whole.caption))
 
     def _add(self, write: PostgresWrite, draft: Draft, encoded: Encoded) -> Added:
         spot = write.group.spots.popleft()
         run = draft.trajectory_id
         former = write.group.known.get((write.namespace, run))
-        # A run is stored once; only a verdict that came later than the run makes it worth looking at again.
-        if former and (former[1] != "unjudged" or draft.outcome == "unjudged"):
+        if former and is_known(former, draft.outcome):
             return Added(id=former[0], action="known")
-        action, memory_id = self._decide(write, draft, encoded, spot)
+        mirror = write.group.mirror
+        bucket = mirror.index.bucket((write.namespace, *encoded.bucket))
+        action, memory_id = decide_on(
+            draft,
+            encoded,
+            bucket,
+            spot,
+            self._config.duplicate,
+            lambda of, rows: mirror.similarities(encoded, of, rows),
+            lambda twin: write.get(twin).state,
+        )
         if action == "stored":
             memory_id = new_id()
-            write.put(memory_id, self._whole(self._row(write.namespace, memory_id, draft, encoded.bucket), encoded, {}))
+            write.put(memory_id, self._whole(new_state(write.namespace, memory_id, draft, encoded.bucket), encoded, {}))
         elif action == "replaced":
             self._replace(write, memory_id, draft, encoded)
         if run:
@@ -231,45 +234,6 @@ class PostgresWriter(PostgresReader):
             self._reflect(write.group, memory_id, spot if action == "stored" else None)
         return Added(id=memory_id, action=action)
 
-    def _decide(self, write: PostgresWrite, draft: Draft, encoded: Encoded, spot: Spot) -> tuple[Any, str]:
-        mirror = write.group.mirror
-        bucket = mirror.index.bucket((write.namespace, *encoded.bucket))
-        found: dict[Outcome, str] = {}
-        if bucket is not None:
-            rows = bucket.near(encoded.question, spot)
-            if len(rows):
-                similar = mirror.similarities(encoded, bucket, rows)
-                captioned = encoded.caption is not None
-                threshold = self._config.duplicate
-                found = twins(bucket, rows, similar, threshold, encoded.bucket[0], captioned, draft.source_id)
-        found = {o: i for o, i in found.items() if same_question(draft.question, write.get(i).state["question"])}
-        if not found:
-            return "stored", ""
-        return decide(
-            draft.outcome,
-            found,
-            lambda i: len(draft.workflow.split()) < len(write.get(i).state["workflow"].split()),
-            lambda i: TRUSTS.index(draft.trust) > TRUSTS.index(write.get(i).state["trust"]),
-        )
-
-    def _row(self, namespace: str, memory_id: str, draft: Draft, bucket: tuple[str, str]) -> State:
-        return {
-            **{name: getattr(draft, name) for name in _DRAFTED},
-            "id": memory_id,
-            "uses": 0,
-            "successes": 0,
-            "modality": bucket[0],
-            "category": bucket[1],
-            "created": now().isoformat(timespec="microseconds"),
-            "provenance": json.dumps(draft.provenance, ensure_ascii=False),
-            "namespace": namespace,
-            "revision": 1,
-            "absorbed": "",
-            "merged_from": "[]",
-            "win_rate": None,
-            "original": "{}",
-        }
-
     def _whole(self, row: State, encoded: Encoded, runs: dict[str, str]) -> Whole:
         caption = None if encoded.caption is None else to_blob(encoded.caption)
         state = {**row, "encoder": self._encoder, "runs": runs}
@@ -277,9 +241,9 @@ class PostgresWriter(PostgresReader):
 
     def _replace(self, write: PostgresWrite, memory_id: str, draft: Draft, encoded: Encoded) -> None:
         """New content under the old id; counters and time of creation stay."""
-        row = self._row(write.namespace, memory_id, draft, encoded.bucket)
+        row = new_state(write.namespace, memory_id, draft, encoded.bucket)
         old = write.get(memory_id).state
-        for kept in ("id", "created", "uses", "successes", "merged_from", "win_rate"):
+        for kept in KEPT:
             row[kept] = old[kept]
         write.put(memory_id, self._whole({**row, "revision": old["revision"] + 1}, encoded, old["runs"]))
 
@@ -305,8 +269,7 @@ class PostgresWriter(PostgresReader):
         memory = memory.model_copy(update={"namespace": write.namespace})
         there = write.group.now.get(memory.id)
         if there is not None:
-            if there.state["namespace"] != write.namespace:
-                raise DataError(f"memory {memory.id!r} belongs to another namespace", code="conflict", status=409)
+            check_namespaces(memory.id, there.state["namespace"], write.namespace)
             mine = self._stored(there.state)
             return Added(id=memory.id, action="known" if mine == memory else "kept")
         run = memory.trajectory_id
@@ -339,20 +302,9 @@ class PostgresWriter(PostgresReader):
         self, write: PostgresWrite, memory_id: str, edit: Edit, encoded: Encoded | None, version: int
     ) -> Stored:
         """Change the content of a memory that has the expected version."""
-        if not await write.fetch_ids([memory_id]):
-            raise DataError(f"no memory {memory_id!r}", code="not_found", status=404)
-        found = write.get(memory_id).state["revision"]
-        if found != version:
-            raise DataError(
-                f"memory {memory_id} has version {found}, not {version}",
-                remedy="read it again and repeat the change",
-                code="conflict",
-                status=409,
-            )
-        new: State = {**edit.model_dump(exclude_none=True), "absorbed": ""}
-        if encoded is not None:
-            new |= {"modality": encoded.bucket[0], "category": encoded.bucket[1]}
-        write.change(memory_id, new)
+        known = await write.fetch_ids([memory_id])
+        check_edited(memory_id, write.get(memory_id).state["revision"] if known else None, version)
+        write.change(memory_id, edited(edit, encoded))
         if encoded is not None:
             state = write.get(memory_id).state
             write.put(memory_id, self._whole(state, encoded, state["runs"]))
@@ -371,15 +323,6 @@ class PostgresWriter(PostgresReader):
         for memory_id in known:
             write.put(memory_id, None)
         return len(known)
-
-
-_ENTRY = ("id", "namespace", "modality", "category", "outcome", "uses", "successes", "created", "source_id", "trust",
-          "win_rate", "encoder")  # fmt: skip
-"""Columns that the mirror holds, beside the vectors."""
-
-
-_DRAFTED = tuple(name for name in Draft.model_fields if name not in ("provenance", "modality"))
-"""Columns that are as in the draft."""
 
 
 def _size(call: Call) -> int:

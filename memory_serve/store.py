@@ -30,9 +30,8 @@ from memory_serve.checks import (
     check_size,
     storable,
 )
-from memory_serve.classify import Classified, ModelClassifier
+from memory_serve.classify import Classified, model_classifier
 from memory_serve.config import MemoryConfig
-from memory_serve.core import other_encoder
 from memory_serve.protocol import (
     MAX_BATCH,
     Action,
@@ -51,7 +50,7 @@ from memory_serve.upkeep import MemoryCore
 from memory_serve.worker import Worker
 from memory_serve.writing import Call
 from mia.chat import ChatModel
-from mia.errors import ConfigError, DataError, MemoryStoreError
+from mia.errors import DataError, MemoryStoreError
 from mia.types import Question, Recalled
 
 _log = logging.getLogger(__name__)
@@ -98,26 +97,24 @@ class SqliteMemory:
         classify: Classifier = by_rules,
         manager: ChatModel | None = None,
     ) -> None:
-        self._namespace = check_namespace(config.namespace)
-        self._actor = ""
-        self._own = config.recall_own
-        self._encoder = encoder
-        self._classify = classify
-        self._asked: ModelClassifier | None = None
-        if config.classify == "model":
-            if manager is None:
-                raise ConfigError(
-                    'memory.classify is "model", but there is no Manager model', remedy="set models.manager"
-                )
-            self._asked = ModelClassifier(manager)
-        self._state = _State()
+        self._set_up(config, encoder, classify, manager)
         self._files: Worker[Call, Any] = Worker("memory-database", self._run)
-        self._texts: Worker[list[_Text], list[Vectorised]] = Worker("memory-encoder", self._encode_group)
         try:
             self._core = self._files.call(_open, config, encoder)
         except BaseException:
             self._stop_threads()
             raise
+
+    def _set_up(self, config: MemoryConfig, encoder: Encoder, classify: Classifier, manager: ChatModel | None) -> None:
+        """All but what the memories are kept in."""
+        self._namespace = check_namespace(config.namespace)
+        self._actor = ""
+        self._own = config.recall_own
+        self._encoder = encoder
+        self._classify = classify
+        self._asked = model_classifier(config.classify == "model", manager)
+        self._state = _State()
+        self._texts: Worker[list[_Text], list[Vectorised]] = Worker("memory-encoder", self._encode_group)
 
     def scoped(self, namespace: str | None = None, actor: str | None = None) -> SqliteMemory:
         """See `MemoryStore.scoped`."""
@@ -324,20 +321,26 @@ class SqliteMemory:
 def _open(config: MemoryConfig, encoder: Encoder) -> MemoryCore:
     core = MemoryCore(config, encoder.name, encoder.dim)
     try:
-        others = {name: count for name, count in core.encoders().items() if name != encoder.name}
-        if others and not config.reencode:
-            raise other_encoder(config, others, encoder.name)
-        if others:
-            _log.info("encoding %d memories anew with %s", sum(others.values()), encoder.name)
-            # Batch by batch, each on disk at once: after a crash the rest is still marked with the former encoder.
-            while batch := core.outdated(_REENCODE_BATCH):
-                vectors = encode(encoder, [(question, caption) for _, question, caption in batch])
-                core.set_vectors([(row[0], *pair) for row, pair in zip(batch, vectors, strict=True)])
+        if config.reencode:
+            _encode_anew(core, encoder)
         core.load()
     except BaseException:
         core.close()
         raise
     return core
+
+
+def _encode_anew(core: MemoryCore, encoder: Encoder) -> None:
+    """Batch by batch, each on disk at once: after a crash the rest is still marked with the former encoder."""
+    count = 0
+    while batch := core.outdated(_REENCODE_BATCH):
+        if not count:
+            _log.info("encoding memories anew with %s", encoder.name)
+        vectors = encode(encoder, [(question, caption) for _, question, caption in batch])
+        core.set_vectors([(row[0], *pair) for row, pair in zip(batch, vectors, strict=True)])
+        count += len(batch)
+    if count:
+        _log.info("encoded %d memories anew with %s", count, encoder.name)
 
 
 def encode(encoder: Encoder, texts: Sequence[_Text]) -> list[Vectorised]:

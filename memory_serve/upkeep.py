@@ -1,24 +1,16 @@
-"""The memory itself, upkeep: clearing, compacting, undoing, encoding anew; see `memory_serve.core`."""
+"""The memory itself, upkeep: clearing, undoing, encoding anew; see `memory_serve.core`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from local_search.protocol import Vectors
 from memory_serve.core import EVERYWHERE, change
-from memory_serve.duplicates import same_question
-from memory_serve.keep import alike, surplus
 from memory_serve.log import Image, Write, read_images
-from memory_serve.protocol import TRUSTS, Change, Compacted
-from memory_serve.ranking import best
-from memory_serve.rows import STATE, Encoded, State, to_blob
-from memory_serve.vectors import OUTCOMES, Bucket, Key
+from memory_serve.protocol import Change
+from memory_serve.rows import STATE, State, to_blob
+from memory_serve.rules import check_undo, nothing_to_undo
 from memory_serve.writing import MemoryWriter
-from mia.errors import DataError
-from mia.types import Outcome
 
 
 class MemoryCore(MemoryWriter):
@@ -45,92 +37,6 @@ class MemoryCore(MemoryWriter):
             self._index.remove(memory_id)
         return len(rows)
 
-    # ------------------------------------------------------------------------------------------ staying small
-
-    def compact(self, write: Write) -> Compacted:
-        """Drop what weights have absorbed, merge what is nearly the same, evict what is too much."""
-        keep = self._config.keep
-        before = self._count(write)
-        absorbed = []
-        if keep.absorbed_uses:
-            query = "SELECT id FROM memories WHERE namespace = ? AND absorbed != '' AND uses >= ? ORDER BY id"
-            absorbed = [row[0] for row in write.connection.execute(query, (write.namespace, keep.absorbed_uses))]
-            self._drop(write, absorbed)
-        merged = evicted = 0
-        for key in list(self._index.buckets(write.namespace)):
-            merged += self._merge_all(write, key) if keep.merge else 0
-            evicted += self._evict(write, key, {})
-        after = self._count(write)
-        return Compacted(before=before, after=after, absorbed=len(absorbed), merged=merged, evicted=evicted)
-
-    def _count(self, write: Write) -> int:
-        query = "SELECT count(*) FROM memories WHERE namespace = ?"
-        return int(write.connection.execute(query, (write.namespace,)).fetchone()[0])
-
-    def _keep_small(self, write: Write, fresh: dict[str, Key]) -> dict[str, str]:
-        into: dict[str, str] = {}
-        for memory_id, key in fresh.items() if self._config.keep.merge else ():
-            other = self._alike(memory_id, key)
-            if other is None or not _believable(write, memory_id, other):
-                continue
-            if self._merge(write, memory_id, other) == other:
-                into[memory_id] = other
-        for key in sorted(set(fresh.values())):
-            self._evict(write, key, fresh)
-        return into
-
-    def _alike(self, memory_id: str, key: Key) -> str | None:
-        """The most similar memory of the same outcome that a memory should be merged with."""
-        bucket = self._index.bucket(key)
-        if bucket is None or memory_id not in bucket.rows:
-            return None  # merged before
-        row = bucket.rows[memory_id]
-        captioned = bool(bucket.captioned[row])
-        caption = bucket.captions[row] if bucket.captions is not None and captioned else None
-        similar = self._similarities(Encoded(key[1:], bucket.questions[row], caption), bucket)
-        same = similar >= self._config.keep.merge
-        same &= (bucket.captioned == captioned) & _mergeable(bucket, key) & bucket.having(_outcome(bucket, row))
-        same[row] = False
-        found = best(similar, bucket.created, bucket.ids, same, 1)
-        return bucket.ids[found[0]] if found else None
-
-    def _merge_all(self, write: Write, key: Key) -> int:
-        bucket = self._index.bucket(key)
-        if bucket is None:
-            return 0
-        weights = (self._config.weights.question, self._config.weights.caption)
-        merged = 0
-        for one, other in list(alike(bucket, self._config.keep.merge, weights, _mergeable(bucket, key))):
-            if one in bucket.rows and other in bucket.rows and _believable(write, one, other):
-                self._merge(write, one, other)
-                merged += 1
-        return merged
-
-    def _merge(self, write: Write, one: str, other: str) -> str:
-        """Make one memory of two; returns the id of the one that stays, which keeps its content."""
-        a, b = write.state(one), write.state(other)
-        assert a is not None
-        assert b is not None
-        stays, goes = (a, b) if _stays(a, b) else (b, a)
-        self._drop(write, [goes["id"]])
-        names = [*_ids(stays), goes["id"], *_ids(goes)]
-        counters = {name: stays[name] + goes[name] for name in ("uses", "successes")}
-        self._change(write, stays["id"], {**counters, "win_rate": None, "merged_from": _listed(names)})
-        runs = {**goes["runs"], **stays["runs"]}
-        if runs != stays["runs"]:
-            self._set_runs(write, stays["id"], stays["namespace"], runs)
-            write.image(stays["id"], Image({"runs": stays["runs"]}, {"runs": runs}))
-        return str(stays["id"])
-
-    def _evict(self, write: Write, key: Key, fresh: Mapping[str, object]) -> int:
-        bucket = self._index.bucket(key)
-        if bucket is None:
-            return 0
-        last = np.fromiter((i in fresh for i in bucket.ids), np.bool_, len(bucket))
-        dropped = surplus(bucket, self._config.keep, last)
-        self._drop(write, dropped)
-        return len(dropped)
-
     # ------------------------------------------------------------------------------------------ undoing
 
     def undo(self, write: Write, number: int | None) -> Change:
@@ -141,13 +47,12 @@ class MemoryCore(MemoryWriter):
             (write.namespace, EVERYWHERE, number),
         ).fetchone()
         if row is None or (row[5] or 0) > 0:
-            what = "nothing to undo" if number is None else f"no change {number} that is not undone already"
-            raise DataError(what, remedy="`mia memory undo --list` shows the changes", code="not_found", status=404)
+            raise nothing_to_undo(number)
         target, write.namespace = row[0], row[3]
         images = list(read_images(write.connection, target))
         current = {memory_id: write.state(memory_id) for memory_id, _ in images}
         for memory_id, image in images:
-            self._may_revert(current[memory_id], target, memory_id, image)
+            check_undo(current[memory_id], target, memory_id, image, self._encoder)
         # What was new goes first: its runs may come back to another. What was there is taken as it was before all this.
         for memory_id, image in sorted(images, key=lambda pair: pair[1].before is not None):
             self._revert(write, current[memory_id], memory_id, image)
@@ -161,22 +66,6 @@ class MemoryCore(MemoryWriter):
         write.images = {}
         row = write.connection.execute("SELECT * FROM changes WHERE number = ?", (target,)).fetchone()
         return change(write.connection, row)
-
-    def _may_revert(self, current: State | None, number: int, memory_id: str, image: Image) -> None:
-        if not _is_as_left(current, image):
-            raise DataError(
-                f"memory {memory_id} has changed since change {number}",
-                remedy="undo the later changes first (`mia memory undo --list` shows them)",
-                code="conflict",
-                status=409,
-            )
-        if image.before is not None and image.vector is not None and image.before["encoder"] != self._encoder:
-            raise DataError(
-                f"change {number} is from before the memories were encoded anew by {self._encoder}",
-                remedy=f"open the memory with {image.before['encoder']}, or restore a backup",
-                code="conflict",
-                status=409,
-            )
 
     def _revert(self, write: Write, current: State | None, memory_id: str, image: Image) -> None:
         if image.before is None:
@@ -207,20 +96,7 @@ class MemoryCore(MemoryWriter):
         self._update(write, memory_id, changes)
         write.image(memory_id, Image({name: current[name] for name in after}, after, *vectors))
 
-    def _set_runs(self, write: Write, memory_id: str, namespace: str, runs: Mapping[str, str]) -> None:
-        write.connection.execute("DELETE FROM runs WHERE memory_id = ?", (memory_id,))
-        write.connection.executemany(
-            "INSERT INTO runs VALUES (?, ?, ?, ?) ON CONFLICT (namespace, trajectory_id) "
-            "DO UPDATE SET memory_id = excluded.memory_id, outcome = excluded.outcome",
-            [(namespace, run, memory_id, outcome) for run, outcome in runs.items()],
-        )
-
     # ------------------------------------------------------------------------------------------ another encoder
-
-    def encoders(self) -> dict[str, int]:
-        """How many memories have vectors of which encoder."""
-        with self._database.reading() as connection:
-            return dict(connection.execute("SELECT encoder, count(*) FROM memories GROUP BY 1").fetchall())
 
     def outdated(self, limit: int) -> list[tuple[str, str, str]]:
         """Id, question and caption of some memories whose vectors another encoder made."""
@@ -238,46 +114,3 @@ class MemoryCore(MemoryWriter):
                 "UPDATE memories SET encoder = ?, vector = ?, caption_vector = ?, version = ? WHERE id = ?",
                 [(self._encoder, to_blob(q), None if c is None else to_blob(c), version, i) for i, q, c in vectors],
             )
-
-
-def _believable(write: Write, one: str, other: str) -> bool:
-    """Whether the vectors of two memories say what their whole questions say; see `same_question`."""
-    a, b = write.state(one), write.state(other)
-    return a is not None and b is not None and same_question(a["question"], b["question"])
-
-
-def _mergeable(bucket: Bucket, key: Key) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """`Who is this?` asked of two pictures is not one question; without captions nothing tells them apart."""
-    return bucket.captioned.copy() if key[1] == "text-image" else np.ones(len(bucket), np.bool_)
-
-
-def _outcome(bucket: Bucket, row: int) -> Outcome:
-    return next(outcome for outcome in OUTCOMES if bucket.having(outcome)[row])
-
-
-def _stays(a: State, b: State) -> bool:
-    """Whether a stays when a and b are merged: what rests on more; of successes the shorter, of others the newer."""
-    if a["trust"] != b["trust"]:
-        return TRUSTS.index(a["trust"]) < TRUSTS.index(b["trust"])
-    older = (a["created"], a["id"]) < (b["created"], b["id"])
-    if a["outcome"] != "correct":
-        return not older
-    words = len(a["workflow"].split()), len(b["workflow"].split())
-    return words[0] < words[1] or (words[0] == words[1] and older)
-
-
-def _is_as_left(current: State | None, image: Image) -> bool:
-    """Whether a memory is as a change left it; its version may have gone up and down again since."""
-    if current is None or image.after is None:
-        return current is None and image.after is None
-    ignored = {"revision"} | ({"encoder"} if image.before is None else set())
-    return all(current[name] == value for name, value in image.after.items() if name not in ignored)
-
-
-def _ids(state: State) -> list[str]:
-    found: list[str] = json.loads(state["merged_from"])
-    return found
-
-
-def _listed(ids: Sequence[str]) -> str:
-    return json.dumps(list(dict.fromkeys(ids)))

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_search.protocol import Vectors
-from memory_serve.near import Compass, Grid, Spot
+from memory_serve.near import Compass, Grid, Place, Spot
 from memory_serve.protocol import TRUSTS, Trust
-from memory_serve.ranking import Flags, Floats, Ints
+from memory_serve.ranking import Flags, Floats, Ints, Scoring
 from mia.types import Outcome
 
 Key = tuple[str, str, str]
@@ -26,9 +26,11 @@ _CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 _TRUST_CODES = {trust: code for code, trust in enumerate(TRUSTS)}
 _FIRST = 16
 """Rows of a new bucket; the arrays double when they are full."""
+_NO_ROWS: Ints = np.zeros(0, np.int64)
 _WAITING = 1024
 """New memories that wait to be put in the arrays, at most."""
-_USES, _SUCCESSES, _CREATED, _OUTCOME, _TRUST, _SOURCE = range(6)
+_USES, _SUCCESSES, _CREATED, _SOURCE = range(4)
+_OUTCOME, _TRUST = range(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +59,23 @@ class Bucket:
     Args:
         dim: length of the vectors.
         reach: distance of questions that count as the same, see `Compass`.
+        scoring: what `priors` are for.
     """
 
-    def __init__(self, dim: int, reach: float) -> None:
+    def __init__(self, dim: int, reach: float, scoring: Scoring | None = None) -> None:
         self.ids: list[str] = []
         self.rows: dict[str, int] = {}
         self._new: list[Entry] = []
         self._questions: Vectors = np.zeros((_FIRST, dim), np.float32)
         self._captions: Vectors | None = None
         self._captioned: Flags = np.zeros(_FIRST, np.bool_)
-        self._numbers: NDArray[np.int64] = np.zeros((6, _FIRST), np.int64)
+        self._numbers: NDArray[np.int64] = np.zeros((4, _FIRST), np.int64)
+        self._labels: NDArray[np.int8] = np.zeros((2, _FIRST), np.int8)
         self._win_rates: Floats = np.zeros(_FIRST, np.float64)
+        self._priors: Vectors = np.zeros(_FIRST, np.float32)
+        self._scoring = scoring or Scoring()
         self._compass = Compass(dim, reach)
-        self._grid = Grid(self._compass.reached)
+        self._grid = Grid()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -113,16 +119,24 @@ class Bucket:
         self._settle()
         return self._win_rates[: len(self)]
 
+    @property
+    def priors(self) -> Vectors:
+        """What of the scores no question changes, (n,), roughly; see `memory_serve.ranking.Scoring`."""
+        self._settle()
+        return self._priors[: len(self)]
+
     def having(self, outcome: Outcome) -> Flags:
         """Which memories have this outcome, (n,)."""
-        flags: Flags = self._column(_OUTCOME) == _CODES[outcome]
+        self._settle()
+        flags: Flags = self._labels[_OUTCOME, : len(self)] == _CODES[outcome]
         return flags
 
     def trusted(self, levels: Sequence[Trust]) -> Flags:
         """Which memories' outcomes rest on one of these, (n,)."""
         if len(set(levels)) == len(TRUSTS):
             return np.ones(len(self), np.bool_)
-        flags: Flags = np.isin(self._column(_TRUST), [_TRUST_CODES[level] for level in levels])
+        self._settle()
+        flags: Flags = np.isin(self._labels[_TRUST, : len(self)], [_TRUST_CODES[level] for level in levels])
         return flags
 
     def foreign(self, source_id: str) -> Flags:
@@ -144,27 +158,33 @@ class Bucket:
         """
         if not self._compass.useful:
             return np.arange(len(self))
-        return np.array(self._grid.near(spot or self._compass.spots(question[None])[0]), np.int64)
+        found = self._grid.near(spot or self._compass.spots(question[None])[0])
+        return np.array(found, np.int64) if found else _NO_ROWS
 
-    def put(self, entries: Sequence[Entry], spots: Sequence[Spot] | None = None) -> None:
+    def put(self, entries: Sequence[Entry], places: Sequence[Place] | None = None) -> None:
         """Add memories, or overwrite what was known of them.
 
         Args:
             entries: the memories.
-            spots: where their questions stand, if that is known already.
+            places: where their questions stand, if that is known already.
         """
-        if spots is None:
-            spots = self._compass.spots(np.array([entry.question for entry in entries]))
-        for entry, spot in zip(entries, spots, strict=True):
-            row = self.rows.setdefault(entry.id, len(self))
-            if row == len(self):
-                self.ids.append(entry.id)
-                self._new.append(entry)
-                self._grid.append(spot)
+        if places is None:
+            places = self._compass.places(np.array([entry.question for entry in entries]))
+        for entry, place in zip(entries, places, strict=True):
+            row = self.rows.get(entry.id)
+            if row is None:
+                self.append(entry, place)
             else:
                 self._settle()
                 self._write(slice(row, row + 1), [entry])
-                self._grid.move(row, spot)
+                self._grid.move(row, place)
+
+    def append(self, entry: Entry, place: Place) -> None:
+        """Add a memory that is not known; `place` is where its question stands."""
+        self.rows[entry.id] = len(self.ids)
+        self.ids.append(entry.id)
+        self._new.append(entry)
+        self._grid.append(place)
         if len(self._new) >= _WAITING:
             self._settle()
 
@@ -174,6 +194,7 @@ class Bucket:
         row = self.rows[memory_id]
         self._numbers[_USES, row], self._numbers[_SUCCESSES, row] = uses, successes
         self._win_rates[row] = win_rate
+        self._weigh(slice(row, row + 1))
 
     def remove(self, memory_id: str) -> None:
         """Drop a memory by moving the last one into its place."""
@@ -187,8 +208,8 @@ class Bucket:
             if self._captions is not None:
                 self._captions[row] = self._captions[last]
             self._captioned[row] = self._captioned[last]
-            self._numbers[:, row] = self._numbers[:, last]
-            self._win_rates[row] = self._win_rates[last]
+            self._numbers[:, row], self._labels[:, row] = self._numbers[:, last], self._labels[:, last]
+            self._win_rates[row], self._priors[row] = self._win_rates[last], self._priors[last]
         self.ids.pop()
 
     def _column(self, number: int) -> Ints:
@@ -205,13 +226,19 @@ class Bucket:
     def _write(self, rows: slice, entries: Sequence[Entry]) -> None:
         self._questions[rows] = [e.question for e in entries]
         self._numbers[:, rows] = np.array([_numbers(e) for e in entries], np.int64).T
+        self._labels[:, rows] = np.array([(_CODES[e.outcome], _TRUST_CODES[e.trust]) for e in entries], np.int8).T
         self._win_rates[rows] = [e.win_rate for e in entries]
+        self._weigh(rows)
         self._captioned[rows] = [e.caption is not None for e in entries]
         if self._captions is None and self._captioned[rows].any():
             self._captions = np.zeros_like(self._questions)
         if self._captions is not None:
             for row, entry in enumerate(entries, rows.start):
                 self._captions[row] = 0.0 if entry.caption is None else entry.caption
+
+    def _weigh(self, rows: slice) -> None:
+        uses, successes = self._numbers[_USES, rows], self._numbers[_SUCCESSES, rows]
+        self._priors[rows] = self._scoring.prior(uses, successes, self._win_rates[rows])
 
     def _reserve(self, wanted: int) -> None:
         have = len(self._questions)
@@ -221,16 +248,21 @@ class Bucket:
         self._questions = _grown(self._questions, more)
         self._captions = None if self._captions is None else _grown(self._captions, more)
         self._captioned = np.concatenate([self._captioned, np.zeros(more, np.bool_)])
-        self._numbers = np.concatenate([self._numbers, np.zeros((6, more), np.int64)], axis=1)
+        self._numbers = np.concatenate([self._numbers, np.zeros((4, more), np.int64)], axis=1)
+        self._labels = np.concatenate([self._labels, np.zeros((2, more), np.int8)], axis=1)
         self._win_rates = np.concatenate([self._win_rates, np.zeros(more)])
+        self._priors = np.concatenate([self._priors, np.zeros(more, np.float32)])
 
 
 def _numbers(e: Entry) -> tuple[int, ...]:
-    return e.uses, e.successes, e.created, _CODES[e.outcome], _TRUST_CODES[e.trust], hash(e.source_id)
+    return e.uses, e.successes, e.created, hash(e.source_id)
 
 
 def _grown(vectors: Vectors, more: int) -> Vectors:
-    return np.concatenate([vectors, np.zeros((more, vectors.shape[1]), np.float32)])
+    """With so many rows more, which take no memory before something is written to them."""
+    grown = np.zeros((len(vectors) + more, vectors.shape[1]), np.float32)
+    grown[: len(vectors)] = vectors
+    return grown
 
 
 class Index:
@@ -239,13 +271,17 @@ class Index:
     Args:
         dim: length of the vectors.
         reach: see `Bucket`.
+        scoring: see `Bucket`.
     """
 
-    def __init__(self, dim: int, reach: float = 0.0) -> None:
+    def __init__(self, dim: int, reach: float = 0.0, scoring: Scoring | None = None) -> None:
         self.dim = dim
+        self._scoring = scoring
         self._reach = reach
         self._compass = Compass(dim, reach)
         self._buckets: dict[Key, Bucket] = {}
+        self._keys: dict[Key, Key] = {}
+        """One tuple for each bucket: one for each memory would take much room."""
         self._places: dict[str, Key] = {}
 
     def __len__(self) -> int:
@@ -264,31 +300,49 @@ class Index:
         """Keys of the buckets of a namespace that are not empty, sorted."""
         yield from sorted(key for key, bucket in self._buckets.items() if key[0] == namespace and bucket)
 
-    def spots(self, questions: Sequence[Vectors]) -> list[Spot]:
+    def places(self, questions: Sequence[Vectors]) -> list[Place]:
         """Where vectors, each of shape (d,), stand in every bucket."""
+        return self._compass.places(np.array(questions)) if questions else []
+
+    def spots(self, questions: Sequence[Vectors]) -> list[Spot]:
+        """The same with what is near."""
         return self._compass.spots(np.array(questions)) if questions else []
 
-    def put(self, *entries: Entry, spots: Sequence[Spot] | None = None) -> None:
+    def put(self, *entries: Entry, places: Sequence[Place] | None = None) -> None:
         """Add memories, or overwrite what was known of them; no id twice in one call.
 
         Args:
             entries: the memories.
-            spots: where their questions stand, if that is known already.
+            places: where their questions stand, if that is known already.
         """
-        if spots is None:
-            spots = self.spots([entry.question for entry in entries])
-        sorted_out: dict[Key, tuple[list[Entry], list[Spot]]] = {}
-        for entry, spot in zip(entries, spots, strict=True):
-            if self._places.get(entry.id, entry.bucket) != entry.bucket:
+        if places is None:
+            places = self.places([entry.question for entry in entries])
+        sorted_out: dict[Key, tuple[Key, list[Entry], list[Place]]] = {}
+        for entry, place in zip(entries, places, strict=True):
+            belonging = sorted_out.get(entry.bucket)
+            if belonging is None:
+                belonging = sorted_out[entry.bucket] = (self._key(entry.bucket), [], [])
+            key, some, where = belonging
+            if self._places.get(entry.id, key) != key:
                 self.remove(entry.id)
-            self._places[entry.id] = entry.bucket
-            belonging = sorted_out.setdefault(entry.bucket, ([], []))
-            belonging[0].append(entry)
-            belonging[1].append(spot)
-        for key, (some, where) in sorted_out.items():
-            if key not in self._buckets:
-                self._buckets[key] = Bucket(self.dim, self._reach)
+            self._places[entry.id] = key
+            some.append(entry)
+            where.append(place)
+        for key, some, where in sorted_out.values():
             self._buckets[key].put(some, where)
+
+    def append(self, entry: Entry, place: Place) -> None:
+        """Add a memory that is not known; `place` is where its question stands."""
+        self._places[entry.id] = key = self._key(entry.bucket)
+        self._buckets[key].append(entry, place)
+
+    def _key(self, given: Key) -> Key:
+        """The one tuple for a bucket, which is made if it is not there."""
+        key = self._keys.get(given)
+        if key is None:
+            key = self._keys[given] = given
+            self._buckets[given] = Bucket(self.dim, self._reach, self._scoring)
+        return key
 
     def count(self, memory_id: str, uses: int, successes: int, win_rate: float) -> None:
         """Overwrite the counters of a memory."""
@@ -303,4 +357,5 @@ class Index:
     def clear(self) -> None:
         """Forget all memories."""
         self._buckets.clear()
+        self._keys.clear()
         self._places.clear()

@@ -1,4 +1,4 @@
-"""The memory itself, writing: adding, crediting, editing, forgetting, compacting; see `memory_serve.core`.
+"""The memory itself, writing: adding, crediting, editing, forgetting; see `memory_serve.core`.
 
 Calls that wait are done in one transaction, each in a savepoint of its own: together they wait for the disk once, and
 one that fails takes nothing with it. Nothing is acknowledged before the commit.
@@ -6,21 +6,18 @@ one that fails takes nothing with it. Nothing is acknowledged before the commit.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memory_serve.core import MemoryReader
-from memory_serve.duplicates import decide, same_question, twins
-from memory_serve.log import Image, Pending, Write, differences, prune
-from memory_serve.near import Spot
-from memory_serve.protocol import TRUSTS, Action, Added, Credited, Draft, Edit, Stored
+from memory_serve.keeping import MemoryKeeper
+from memory_serve.log import Image, Pending, Write, prune
+from memory_serve.near import Place, Spot
+from memory_serve.protocol import Action, Added, Credited, Draft, Edit, Stored
 from memory_serve.ranking import win_rate
-from memory_serve.rows import SELECT, Encoded, State, fresh_entry, inserted, new_id, stored, to_blob, values
-from memory_serve.vectors import Key
+from memory_serve.rows import SELECT, Encoded, new_id, stored, values
+from memory_serve.rules import KEPT, check_edited, check_namespaces, decide_on, edited, is_known, new_state
 from mia.errors import DataError, MemoryStoreError
-from mia.types import Outcome, now
 
 _PRUNED = 1000
 """Changes after which the log is cut to its length."""
@@ -37,7 +34,7 @@ class Call:
     action: Action | None = None
 
 
-class MemoryWriter(MemoryReader):
+class MemoryWriter(MemoryKeeper):
     """Adds what changes a memory file; see `MemoryReader`. Methods that take a `Write` are called through `run`."""
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
@@ -64,6 +61,7 @@ class MemoryWriter(MemoryReader):
                 pending = Pending(connection, self._refresh(connection) + 1)
                 before = pending.last
                 writes = [Write(pending, call.namespace, call.actor, call.action or "add") for call in calls]
+                self._find_spots(calls, writes)
                 results = [self._within(call, write) for call, write in zip(calls, writes, strict=True)]
                 if pending.last > before:
                     pending.flush()
@@ -78,6 +76,13 @@ class MemoryWriter(MemoryReader):
         except BaseException:
             self._seen = -1
             raise
+
+    def _find_spots(self, calls: Sequence[Call], writes: Sequence[Write]) -> None:
+        """Where all drafts of all calls stand, at once: for one alone it costs as much as for many."""
+        adding = [(write, call.args[1]) for call, write in zip(calls, writes, strict=True) if call.action == "add"]
+        spots = iter(self._index.spots([e.question for _, encoded in adding for e in encoded]))
+        for write, encoded in adding:
+            write.spots = [next(spots) for _ in encoded]
 
     def _within(self, call: Call, write: Write) -> Any:
         """One call, which takes nothing with it when it fails."""
@@ -103,19 +108,16 @@ class MemoryWriter(MemoryReader):
     def add(self, write: Write, drafts: Sequence[Draft], encoded: Sequence[Encoded]) -> list[Added]:
         """Store drafts in order; see `memory_serve.duplicates` and `memory_serve.keep` for what becomes of each."""
         runs = self._known_runs(write, [draft.trajectory_id for draft in drafts if draft.trajectory_id])
-        spots = self._index.spots([e.question for e in encoded])
-        added = [self._add(write, *given, runs) for given in zip(drafts, encoded, spots, strict=True)]
+        added = [self._add(write, *given, runs) for given in zip(drafts, encoded, write.spots, strict=True)]
+        if not self._config.keep.limits:
+            return added
         fresh = {
             a.id: (write.namespace, *e.bucket) for a, e in zip(added, encoded, strict=True) if a.action == "stored"
         }
-        if not fresh or not (self._config.keep.merge or self._config.keep.capacity):
+        if not fresh:
             return added
         into = self._keep_small(write, fresh)
         return [Added(id=into[a.id], action="kept") if a.id in into else a for a in added]
-
-    def _keep_small(self, write: Write, fresh: dict[str, Key]) -> dict[str, str]:
-        """Apply the rules of `memory.keep` after memories came to buckets; which of them were merged into which."""
-        raise NotImplementedError
 
     def _known_runs(self, write: Write, runs: Sequence[str]) -> dict[str, tuple[str, str]]:
         """The memory and the outcome of the runs that are stored already."""
@@ -130,14 +132,22 @@ class MemoryWriter(MemoryReader):
 
     def _add(self, write: Write, draft: Draft, encoded: Encoded, spot: Spot, runs: dict[str, tuple[str, str]]) -> Added:
         run, known = draft.trajectory_id, runs.get(draft.trajectory_id)
-        # A run is stored once; only a verdict that came later than the run makes it worth looking at again.
-        if known and (known[1] != "unjudged" or draft.outcome == "unjudged"):
+        if known and is_known(known, draft.outcome):
             return Added(id=known[0], action="known")
-        action, memory_id = self._decide(write, draft, encoded, spot)
+        bucket = self._index.bucket((write.namespace, *encoded.bucket))
+        action, memory_id = decide_on(
+            draft,
+            encoded,
+            bucket,
+            spot,
+            self._config.duplicate,
+            lambda of, rows: self._similarities(encoded, of, rows),
+            lambda twin: _look(write, twin),
+        )
         if action == "stored":
             memory_id = new_id()
-            new = {run: draft.outcome} if run and not known else {}
-            self._insert(write, self._row(write.namespace, memory_id, draft, encoded.bucket), encoded, spot, new)
+            row = new_state(write.namespace, memory_id, draft, encoded.bucket)
+            self._insert(write, row, encoded, spot.place, {run: draft.outcome} if run and not known else {})
         elif action == "replaced":
             self._replace(write, memory_id, draft, encoded)
         if run:
@@ -146,150 +156,27 @@ class MemoryWriter(MemoryReader):
             runs[run] = memory_id, draft.outcome
         return Added(id=memory_id, action=action)
 
-    def _decide(self, write: Write, draft: Draft, encoded: Encoded, spot: Spot) -> tuple[Any, str]:
-        bucket = self._index.bucket((write.namespace, *encoded.bucket))
-        found: dict[Outcome, str] = {}
-        if bucket is not None:
-            rows = bucket.near(encoded.question, spot)
-            if len(rows):
-                similar = self._similarities(encoded, bucket, rows)
-                captioned = encoded.caption is not None
-                threshold = self._config.duplicate
-                found = twins(bucket, rows, similar, threshold, encoded.bucket[0], captioned, draft.source_id)
-        if not found:
-            return "stored", ""
-
-        def question(memory_id: str) -> str:
-            row = write.connection.execute("SELECT question FROM memories WHERE id = ?", (memory_id,)).fetchone()
-            return str(row[0])
-
-        found = {o: i for o, i in found.items() if same_question(draft.question, question(i))}
-
-        def twin(memory_id: str) -> tuple[str, Any]:
-            row = write.connection.execute("SELECT workflow, trust FROM memories WHERE id = ?", (memory_id,)).fetchone()
-            return str(row[0]), row[1]
-
-        return decide(
-            draft.outcome,
-            found,
-            lambda i: len(draft.workflow.split()) < len(twin(i)[0].split()),
-            lambda i: TRUSTS.index(draft.trust) > TRUSTS.index(twin(i)[1]),
-        )
-
-    def _row(self, namespace: str, memory_id: str, draft: Draft, bucket: tuple[str, str]) -> State:
-        return {
-            "id": memory_id,
-            "question": draft.question,
-            "caption": draft.caption,
-            "workflow": draft.workflow,
-            "plan": draft.plan,
-            "outcome": draft.outcome,
-            "uses": 0,
-            "successes": 0,
-            "modality": bucket[0],
-            "category": bucket[1],
-            "created": now().isoformat(timespec="microseconds"),
-            "source_id": draft.source_id,
-            "trajectory_id": draft.trajectory_id,
-            "provenance": json.dumps(draft.provenance, ensure_ascii=False) if draft.provenance else "{}",
-            "namespace": namespace,
-            "revision": 1,
-            "trust": draft.trust,
-            "absorbed": "",
-            "merged_from": "[]",
-            "win_rate": None,
-            "original": "{}",
-        }
-
-    def _insert(
-        self,
-        write: Write,
-        row: State,
-        encoded: Encoded,
-        spot: Spot | None = None,
-        runs: Mapping[str, str] | None = None,
-    ) -> None:
-        """A new memory and runs that nobody had stored."""
-        caption = None if encoded.caption is None else to_blob(encoded.caption)
-        state = {**row, "encoder": self._encoder, "runs": dict(runs or {})}
-        self._put_back(write, state, to_blob(encoded.question), caption)
-        for run, outcome in (runs or {}).items():
-            write.pending.runs[write.namespace, run] = row["id"], outcome
-        self._index.put(fresh_entry(row, encoded), spots=None if spot is None else [spot])
-
-    def _put_back(self, write: Write, state: State, vector: bytes, caption: bytes | None) -> None:
-        """Insert a memory whose whole state is known; the mirror does not learn of it here."""
-        write.pending.memories.append(inserted(state, write.version, vector, caption))
-        write.image(state["id"], Image(None, state))
-
     def _replace(self, write: Write, memory_id: str, draft: Draft, encoded: Encoded) -> None:
         """New content under the old id; counters and time of creation stay."""
-        row = self._row(write.namespace, memory_id, draft, encoded.bucket)
-        for kept in ("id", "created", "uses", "successes", "merged_from", "win_rate", "revision"):
+        row = new_state(write.namespace, memory_id, draft, encoded.bucket)
+        for kept in (*KEPT, "revision"):
             del row[kept]
         self._change(write, memory_id, row, encoded)
 
-    def _assign(self, write: Write, memory_id: str, run: str, outcome: str, former: str | None) -> None:
-        """Let a run count as stored in a memory; it may have counted as stored in another."""
-        holders = dict.fromkeys([memory_id, *([former] if former else [])])
-        before = {holder: self._runs(write, holder) for holder in holders}
-        write.connection.execute(
-            "INSERT INTO runs VALUES (?, ?, ?, ?) ON CONFLICT (namespace, trajectory_id) "
-            "DO UPDATE SET memory_id = excluded.memory_id, outcome = excluded.outcome",
-            (write.namespace, run, memory_id, outcome),
-        )
-        for holder in holders:
-            after = {name: o for name, o in before[holder].items() if name != run}
-            if holder == memory_id:
-                after[run] = outcome
-            write.image(holder, Image({"runs": before[holder]}, {"runs": after}))
-
-    def _runs(self, write: Write, memory_id: str) -> dict[str, str]:
-        image = write.images.get(memory_id)
-        if image is not None and image.after is not None and "runs" in image.after:
-            return dict(image.after["runs"])
-        query = "SELECT trajectory_id, outcome FROM runs WHERE memory_id = ?"
-        return dict(write.connection.execute(query, (memory_id,)).fetchall())
-
-    def _change(self, write: Write, memory_id: str, new: State, encoded: Encoded | None = None) -> None:
-        """New values of some columns of a memory, and new vectors, if its texts changed."""
-        before = write.state(memory_id)
-        assert before is not None
-        after = {**new, "revision": before["revision"] + 1}
-        columns: State = {**after, "version": write.version}
-        old, old_caption = None, None
-        if encoded is not None:
-            old, old_caption = write.vectors(memory_id)
-            columns |= {
-                "encoder": self._encoder,
-                "vector": to_blob(encoded.question),
-                "caption_vector": None if encoded.caption is None else to_blob(encoded.caption),
-            }
-        self._update(write, memory_id, columns)
-        image = Image(*differences(before, after), old, old_caption)
-        if encoded is not None and image.before is not None and image.after is not None:
-            image.before["encoder"], image.after["encoder"] = before["encoder"], self._encoder
-        write.image(memory_id, image)
-
-    def _update(self, write: Write, memory_id: str, columns: State) -> None:
-        changes = ", ".join(f"{name} = ?" for name in columns)
-        write.connection.execute(f"UPDATE memories SET {changes} WHERE id = ?", (*columns.values(), memory_id))
-        self._mirror(write.connection, "id = ?", (memory_id,))
-
     def load_memories(self, write: Write, memories: Sequence[Stored], encoded: Sequence[Encoded]) -> list[Added]:
         """Store exported memories as they are."""
-        return [self._load_one(write, memory, e) for memory, e in zip(memories, encoded, strict=True)]
+        places = self._index.places([e.question for e in encoded])
+        return [self._load_one(write, *given) for given in zip(memories, encoded, places, strict=True)]
 
-    def _load_one(self, write: Write, memory: Stored, encoded: Encoded) -> Added:
+    def _load_one(self, write: Write, memory: Stored, encoded: Encoded, place: Place) -> Added:
         memory = memory.model_copy(update={"namespace": write.namespace})
         row = write.connection.execute(f"{SELECT} WHERE id = ?", (memory.id,)).fetchone()
         if row is not None:
             mine = stored(self._config.path, row)
-            if mine.namespace != write.namespace:
-                raise DataError(f"memory {memory.id!r} belongs to another namespace", code="conflict", status=409)
+            check_namespaces(memory.id, mine.namespace, write.namespace)
             return Added(id=memory.id, action="known" if mine == memory else "kept")
         write.connection.execute("DELETE FROM deleted WHERE id = ?", (memory.id,))
-        self._insert(write, values(memory), encoded)
+        self._insert(write, values(memory), encoded, place, {})
         if memory.trajectory_id:
             write.connection.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -299,10 +186,6 @@ class MemoryWriter(MemoryReader):
             assert image.after is not None
             image.after["runs"] = self._read_runs(write, memory.id)
         return Added(id=memory.id, action="stored")
-
-    def _read_runs(self, write: Write, memory_id: str) -> dict[str, str]:
-        query = "SELECT trajectory_id, outcome FROM runs WHERE memory_id = ?"
-        return dict(write.connection.execute(query, (memory_id,)).fetchall())
 
     # ------------------------------------------------------------------------------------------ changing
 
@@ -333,20 +216,8 @@ class MemoryWriter(MemoryReader):
         row = write.connection.execute(
             f"{SELECT} WHERE id = ? AND namespace = ?", (memory_id, write.namespace)
         ).fetchone()
-        if row is None:
-            raise DataError(f"no memory {memory_id!r}", code="not_found", status=404)
-        mine = stored(self._config.path, row)
-        if mine.version != version:
-            raise DataError(
-                f"memory {memory_id} has version {mine.version}, not {version}",
-                remedy="read it again and repeat the change",
-                code="conflict",
-                status=409,
-            )
-        new: State = {**edit.model_dump(exclude_none=True), "absorbed": ""}
-        if encoded is not None:
-            new |= {"modality": encoded.bucket[0], "category": encoded.bucket[1]}
-        self._change(write, memory_id, new, encoded)
+        check_edited(memory_id, None if row is None else stored(self._config.path, row).version, version)
+        self._change(write, memory_id, edited(edit, encoded), encoded)
         return stored(self._config.path, write.connection.execute(f"{SELECT} WHERE id = ?", (memory_id,)).fetchone())
 
     def absorb(self, write: Write, ids: Sequence[str], checkpoint: str) -> int:
@@ -356,24 +227,14 @@ class MemoryWriter(MemoryReader):
             self._change(write, memory_id, {"absorbed": checkpoint})
         return len(known)
 
-    def _has(self, namespace: str, memory_id: str) -> bool:
-        place = self._index.place(memory_id)
-        return place is not None and place[0] == namespace
-
-    # ------------------------------------------------------------------------------------------ forgetting
-
     def delete(self, write: Write, ids: Sequence[str]) -> int:
         """Forget memories; returns how many there were."""
         known = [i for i in dict.fromkeys(ids) if self._has(write.namespace, i)]
         self._drop(write, known)
         return len(known)
 
-    def _drop(self, write: Write, ids: Iterable[str]) -> None:
-        for memory_id in ids:
-            write.image(memory_id, Image(write.state(memory_id), None, *write.vectors(memory_id)))
-            write.connection.execute("DELETE FROM memories WHERE id = ?", (memory_id,))
-            write.connection.execute(
-                "INSERT INTO deleted VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET version = excluded.version",
-                (memory_id, write.version),
-            )
-            self._index.remove(memory_id)
+
+def _look(write: Write, memory_id: str) -> dict[str, str]:
+    names = ("question", "workflow", "trust")
+    row = write.connection.execute(f"SELECT {', '.join(names)} FROM memories WHERE id = ?", (memory_id,)).fetchone()
+    return dict(zip(names, row, strict=True))

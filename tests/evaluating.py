@@ -20,17 +20,18 @@ from inference.evaluation.folder import open_folder
 from inference.evaluation.row import Row
 from inference.evaluation.runner import Runner
 from inference.evaluation.stream import stream
-from inference.methods.mia import MiaMethod
+from inference.methods.open import open_method
 from inference.runs import RunStore
 from inference.search import Search
 from inference.tools import SearchTool
 from memory_serve.hashing import HashEncoder
-from memory_serve.store import SqliteMemory
 from mia.chat import ChatModel
+from mia.chat.metered import Metered
 from mia.chat.scripted import ScriptedChat
 from mia.config import load
 from mia.errors import MiaError
 from mia.types import Message, Role
+from scripts.bench import scripted_manager
 from tests.doubles import FixedSearch, call, scripted
 
 Brain = Callable[[str, str], str]
@@ -63,6 +64,11 @@ def wire(brain: Brain) -> Callable[[list[dict[str, Any]]], str]:
     return lambda messages: brain(messages[0]["content"], messages[-1]["content"])
 
 
+def manager_of_rules(messages: Sequence[Message]) -> str:
+    """The Manager (and panel) that benchmarks use."""
+    return scripted_manager.answer([{"role": message.role, "content": message.text} for message in messages])
+
+
 def write_questions(path: Path, count: int, answer: str = "yes") -> Path:
     """A file of questions, all of which have one answer; every third is of type `odd`."""
     rows = [
@@ -85,7 +91,7 @@ class World:
     """Opens agents over doubles, and remembers what they asked.
 
     Args:
-        brain: the model of all roles but the judge.
+        brain: the model of Planner and Executor.
         judge: the judge's brain.
         search: what is searched.
     """
@@ -93,16 +99,18 @@ class World:
     def __init__(self, brain: Brain = oracle, judge: Brain | None = None, search: FixedSearch | None = None) -> None:
         self.model = chat(brain)
         self.judge = chat(judge) if judge else ScriptedChat()
+        self.manager = ScriptedChat(always=manager_of_rules)
         self.search = search or FixedSearch()
         self.opened = 0
 
     def open(self, config: EvalConfig) -> Here:
         """An agent with a memory of its own in the place the config names."""
         self.opened += 1
-        models: Mapping[Role, ChatModel] = scripted(self.model, self.model, manager=self.model, judge=self.judge)
-        method = MiaMethod(SqliteMemory(config.memory, HashEncoder())) if config.method.traits.memory else None
+        models: Mapping[Role, ChatModel] = scripted(self.model, self.model, manager=self.manager, judge=self.judge)
+        meter = Metered(models["manager"])
+        method = open_method(config, HashEncoder(), {**models, "manager": meter})
         tools = Search(self.search, (SearchTool(self.search, 3),))
-        return Here(Agent(config, models, tools, method, RunStore(config.runs or config.memory.path.parent)))
+        return Here(Agent(config, models, tools, method, RunStore(config.runs or config.memory.path.parent), meter))
 
     async def run(self, config: EvalConfig, out: Path, resume: bool = False) -> tuple[dict[str, Any], MiaError | None]:
         """Run to the end or to an error; gives the summary and the error."""

@@ -61,7 +61,8 @@ class ImagesConfig(Section):
     """Where pictures that look like a given one are searched."""
 
     kind: Literal["lens", "cache", "index"] = Field(
-        "lens", description="lens: Serper, live; cache: folders by question id; index: pictures of your own"
+        "lens",
+        description="lens: Serper, live; cache: folders by question id; index: pictures of your own, by words too",
     )
     path: Path | None = Field(None, description="folder, for the kinds cache and index")
 

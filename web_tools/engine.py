@@ -128,7 +128,7 @@ class WebEngine:
     async def _image_result(self, query: ImageQuery, k: int, download: bool) -> ImageResult:
         try:
             self._open()
-            if self._finder is not None and not query.query:
+            if self._finder is not None and (self._finder.by_words or not query.query):
                 return ImageResult(hits=tuple(await self._finder.find(query, k)), cached=True)
             reply, cached = await self._live_images(query, k)
         except MiaError as error:

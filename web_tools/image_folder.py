@@ -32,6 +32,8 @@ class ImageFolder:
         DataError: there is no such folder.
     """
 
+    by_words = False
+
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise DataError(f"no image cache {folder}", remedy="correct web.images.path", code="no_image_cache")

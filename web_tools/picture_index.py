@@ -44,6 +44,8 @@ class PictureRow(Record):
 class PictureIndex:
     """An `ImageFinder` over pictures of your own. Make one with `open`."""
 
+    by_words = True
+
     def __init__(self, folder: Path, rows: Sequence[PictureRow], hashes: NDArray[np.bool_]) -> None:
         self._folder = folder
         self._rows = rows
@@ -71,12 +73,12 @@ class PictureIndex:
         return cls(root, rows, hashes)
 
     async def find(self, query: ImageQuery, k: int) -> list[ImageHit]:
-        """See `ImageFinder.find`. By picture (a data URL), by caption, or by both, whose rankings are then fused.
+        """See `ImageFinder.find`. By picture (a data URL), by words, or by picture and caption, with fused rankings.
 
-        The score is 1 - bits that differ / 64 for pictures, the BM25 weight for captions, the fusion sum for both.
+        The score is 1 - bits that differ / 64 for pictures, the BM25 weight for words, the fusion sum for both.
 
         Raises:
-            DataError: the query has neither a picture nor a caption (`no_picture`), or a picture that cannot be read.
+            DataError: the query has neither a picture nor words (`no_picture`), or a picture that cannot be read.
         """
         return await asyncio.to_thread(self._find, query, k)
 
@@ -89,8 +91,9 @@ class PictureIndex:
             if not is_data_url(query.image):
                 raise DataError("an index of pictures is searched by data URL", code="no_picture")
             rankings.append(self._alike(_hash(from_data_url(query.image))))
-        if query.caption.strip():
-            rankings.append(self._captions.top(query.caption, len(self._rows)))
+        words = query.query or query.caption
+        if words.strip():
+            rankings.append(self._captions.top(words, len(self._rows)))
         if not rankings:
             raise DataError("no picture to look for", remedy="give image, caption or both", code="no_picture")
         ranking = rankings[0] if len(rankings) == 1 else fuse(rankings)

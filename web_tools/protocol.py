@@ -66,6 +66,9 @@ class WebTools(Protocol):
 class ImageFinder(Protocol):
     """Finds pictures like a given one, in this process, without any call over a network."""
 
+    by_words: bool
+    """Whether it also finds pictures by words; if not, these are searched by Serper."""
+
     async def find(self, query: ImageQuery, k: int) -> list[ImageHit]:
         """The best pictures, best first.
 

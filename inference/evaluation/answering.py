@@ -45,7 +45,7 @@ class Here:
 
     async def judge(self, item: Item, run: Run) -> Run:
         """See `Answerer`."""
-        return await self.agent.judge(run, item.example.reference)
+        return await self.agent.judge(run, item.example.reference, choices=item.example.choices)
 
     async def aclose(self) -> None:
         """See `Answerer`."""

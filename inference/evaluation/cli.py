@@ -14,7 +14,7 @@ from rich.console import Console
 
 from inference.cli import read_profile
 from inference.evaluation.answering import Answerer
-from inference.evaluation.config import EvalConfig
+from inference.evaluation.config import EvalConfig, with_own_judge
 from inference.evaluation.finish import finish
 from inference.evaluation.folder import RunFolder, open_folder, read_rows, read_runs, read_summary
 from inference.evaluation.progress import Tally
@@ -23,11 +23,12 @@ from inference.evaluation.runner import Runner, open_here
 from inference.evaluation.stream import stream
 from inference.runs import Run
 from mia.cli import parse, parser, report
-from mia.errors import DataError, MiaError
+from mia.errors import ConfigError, DataError, MiaError
 from mia.paths import home
 
 
-def _parser() -> ArgumentParser:
+def eval_parser() -> ArgumentParser:
+    """The options of `mia eval`."""
     made = parser(
         "eval",
         "Answer the questions of a dataset by one method and sum up. Everything is kept in one folder; a run that was\n"
@@ -39,7 +40,7 @@ def _parser() -> ArgumentParser:
         ],
     )
     made.add_argument("config", help="TOML file, or name of a profile in configs/")
-    made.add_argument("--limit", type=int, metavar="N", help="first N questions; short for --eval.limit")
+    made.add_argument("--limit", type=int, metavar="N", help="first N questions, 0: all; short for --eval.limit")
     made.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: in `evals` of $MIA_HOME)")
     made.add_argument("--resume", action="store_true", help="go on with the run in the folder, if there is one")
     made.add_argument("--engine", choices=("local", "ray"), help="short for --eval.engine")
@@ -51,11 +52,11 @@ def evaluate(argv: Sequence[str]) -> int:
     """`mia eval`: 0 when the run is complete, 1 when it ended early or nothing was answered, 128 + signal."""
     from inference.datasets import load_dataset
 
-    args, flags = parse(_parser(), argv)
+    args, flags = parse(eval_parser(), argv)
     for name in ("limit", "engine"):
         if getattr(args, name) is not None:
             flags[f"eval.{name}"] = getattr(args, name)
-    config = read_profile(EvalConfig, args.config, flags)
+    config = with_own_judge(read_profile(EvalConfig, args.config, flags))
     dataset = load_dataset(config.dataset)
     path = args.out or home() / "evals" / f"{Path(args.config).stem}-{config.method.name}"
     folder = open_folder(path, config, dataset, args.resume)
@@ -93,7 +94,7 @@ async def _run(runner: Runner, folder: RunFolder) -> tuple[MiaError | None, int]
     try:
         await task
     except MiaError as error:
-        return error, 1
+        return error, 2 if isinstance(error, ConfigError) else 1
     except asyncio.CancelledError:
         if not caught:
             raise
@@ -104,8 +105,12 @@ async def _run(runner: Runner, folder: RunFolder) -> tuple[MiaError | None, int]
 
 
 def opener(config: EvalConfig) -> Callable[[EvalConfig], Answerer]:
-    """How the answerer of a config is opened."""
-    return open_here
+    """What opens who answers: an agent here, or agents on a Ray cluster."""
+    if config.eval.engine == "local":
+        return open_here
+    from inference.evaluation.cluster import OnRay
+
+    return OnRay
 
 
 def show_summary(path: Path, as_json: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -12,6 +13,9 @@ from mia.config import Section
 
 Metric = Literal["em", "f1", "sub_em", "accepted", "choice", "gaia", "title_recall"]
 """Metrics that need no model; each counts only rows it applies to (see `inference.evaluation.scores`)."""
+
+_JUDGES: Mapping[str, Literal["accepted", "gaia"]] = {"gaia": "gaia", "livevqa": "accepted"}
+"""How benchmarks are judged whose makers use another rule than EM."""
 
 
 class Price(Section):
@@ -62,7 +66,28 @@ class EvalConfig(RunConfig):
     dataset: DatasetConfig = Field(default_factory=DatasetConfig)
     eval: EvalSection = Field(default_factory=EvalSection)
 
+    @model_validator(mode="after")
+    def _memories_of_repeats(self) -> EvalConfig:
+        named = "path" in self.memory.model_fields_set or self.memory.url or self.method.path is not None
+        if self.eval.repeats > 1 and self.learns and named:
+            raise ValueError("repeats with online memory need memories of their own: name no memory")
+        return self
+
     @property
     def learns(self) -> bool:
         """Whether memory learns during the run."""
         return self.eval.memory == "online" and self.method.traits.memory and self.memory.enabled
+
+
+def with_own_judge(config: EvalConfig) -> EvalConfig:
+    """The config with the judge that its dataset is used with, where the config names none.
+
+    That is the letter for questions with options, a list of accepted answers for LiveVQA's open form, GAIA's own
+    scorer, and EM for all others.
+    """
+    if "method" in config.judge.model_fields_set:
+        return config
+    dataset = config.dataset
+    options = dataset.form == "choice" or (dataset.name == "jsonl" and bool(dataset.columns.choice))
+    method = "choice" if options else _JUDGES.get(dataset.name, "em")
+    return config.model_copy(update={"judge": config.judge.model_copy(update={"method": method})})

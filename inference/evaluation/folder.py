@@ -13,6 +13,7 @@ named by their hash in trajectories.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -28,7 +29,7 @@ from inference.evaluation.journal import Journal, lines
 from inference.evaluation.row import Item, Learned, Row
 from inference.runs import Run
 from mia.errors import ConfigError, DataError
-from mia.types import Message, Record
+from mia.types import Message, Record, Role
 
 R = TypeVar("R", bound=Record)
 JOURNALS = ("trajectories", "rows", "learned")
@@ -47,19 +48,20 @@ class RunFolder:
         self.learned = {entry.run: entry for entry in _read(path / "learned.jsonl", Learned)}
         self.traces = {json.loads(line)["id"]: offset for offset, line in lines(path / "trajectories.jsonl")}
 
-    async def add_run(self, run: Run) -> None:
-        """Keep a run that is not judged yet. Raises DataError when it cannot be written."""
-        self.traces[run.id] = await self._journals["trajectories"].append(_without_pictures(run).model_dump_json())
+    def add_run(self, run: Run) -> asyncio.Future[None]:
+        """Keep a run that is not judged yet; done when it is on disk, or with a DataError."""
+        self.traces[run.id] = self._journals["trajectories"].end
+        return self._journals["trajectories"].append(_without_pictures(run).model_dump_json())
 
-    async def add_row(self, row: Row) -> None:
-        """Keep a row. Raises DataError when it cannot be written."""
-        await self._journals["rows"].append(row.model_dump_json())
+    def add_row(self, row: Row) -> asyncio.Future[None]:
+        """Keep a row; done when it is on disk, or with a DataError."""
         self.rows[row.run] = row
+        return self._journals["rows"].append(row.model_dump_json())
 
-    async def add_learned(self, entry: Learned) -> None:
-        """Keep that memory learned. Raises DataError when it cannot be written."""
-        await self._journals["learned"].append(entry.model_dump_json())
+    def add_learned(self, entry: Learned) -> asyncio.Future[None]:
+        """Keep that memory learned; done when it is on disk, or with a DataError."""
         self.learned[entry.run] = entry
+        return self._journals["learned"].append(entry.model_dump_json())
 
     def load_run(self, item: Item) -> Run:
         """The kept run of a question, with the question's pictures; it is not judged."""
@@ -68,6 +70,15 @@ class RunFolder:
             run = Run.model_validate_json(file.readline())
         question = run.question.model_copy(update={"images": item.example.question.images})
         return run.model_copy(update={"question": question})
+
+    def models(self) -> dict[Role, set[str]]:
+        """The models that have answered so far, by role."""
+        found: dict[Role, set[str]] = {}
+        for run in read_runs(self.path) if self.traces else ():
+            for step in run.steps:
+                if step.reply is not None and step.reply.model:
+                    found.setdefault(step.role, set()).add(step.reply.model)
+        return found
 
     def write(self, name: str, text: str) -> None:
         """Write a file whole or not at all.
@@ -160,8 +171,9 @@ def read_summary(path: Path) -> dict[str, Any]:
     """The summary of a run.
 
     Raises:
-        DataError: the run has not come to an end yet.
+        DataError: the folder holds no run, or its run has not come to an end yet.
     """
+    read_config(path)
     if not (path / "summary.json").is_file():
         raise DataError(f"{path} has no summary yet", remedy="let the run end, or go on with `mia eval … --resume`")
     found: dict[str, Any] = _json(path / "summary.json")

@@ -47,8 +47,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._waiting: list[bytes] = []
-        self._written: asyncio.Future[int] | None = None
+        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
         try:
             self._file: IO[bytes] = path.open("ab", buffering=0)
@@ -58,6 +57,8 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._size = sum(len(line) for _, line in lines(path))
             self._file.truncate(self._size)
+            self.end = self._size
+            """Where the next line will begin."""
         except OSError as error:
             self._file.close()
             if not isinstance(error, BlockingIOError):
@@ -65,48 +66,47 @@ class Journal:
             remedy = "wait for it, or give another --out"
             raise DataError(f"another process is writing {path}", remedy=remedy, code="in_use") from error
 
-    async def append(self, line: str) -> int:
-        """Append one line; returns its offset when it is on disk. It is written even if the caller is cancelled.
+    def append(self, line: str) -> asyncio.Future[None]:
+        """Append one line, whether the result is waited for or not.
 
-        Raises:
-            DataError: it could not be written; the file is as before.
+        Returns:
+            Done when the line is on disk, or with a DataError if it could not be written; then the file is as before
+            and no line should follow.
         """
-        data = line.encode() + b"\n"
-        before = sum(map(len, self._waiting))
-        self._waiting.append(data)
-        if self._written is None:
-            self._written = asyncio.get_running_loop().create_future()
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((line.encode() + b"\n", written))
+        self.end += len(self._waiting[-1][0])
         if self._writer is None:
             self._writer = asyncio.create_task(self._write())
-        return await asyncio.shield(self._written) + before
+        return written
 
     async def _write(self) -> None:
         """Write groups of lines until none wait."""
         while self._waiting:
-            data, written = b"".join(self._waiting), self._written
-            self._waiting, self._written = [], None
-            assert written is not None
+            group, self._waiting = self._waiting, []
             try:
-                start = await asyncio.to_thread(self._put, data)
+                await asyncio.to_thread(self._put, b"".join(line for line, _ in group))
             except DataError as error:
-                written.set_exception(error)
-                written.exception()  # it is the callers' to raise, if any is left
-            else:
-                written.set_result(start)
+                for _, written in group:
+                    if not written.done():  # else its caller was cancelled
+                        written.set_exception(error)
+                        written.exception()  # it need not be asked for
+                continue
+            for _, written in group:
+                if not written.done():
+                    written.set_result(None)
         self._writer = None
 
-    def _put(self, data: bytes) -> int:
-        start = self._size
+    def _put(self, data: bytes) -> None:
         try:
             rest = memoryview(data)
             while rest:
                 rest = rest[self._file.write(rest) :]
             os.fsync(self._file.fileno())
         except OSError as error:
-            self._file.truncate(start)
+            self._file.truncate(self._size)
             raise _unwritten(self.path, error) from error
         self._size += len(data)
-        return start
 
     async def aclose(self) -> None:
         """Wait for what is being written, then close the file."""

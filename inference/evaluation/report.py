@@ -51,8 +51,11 @@ def notices(summary: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[str]
         found.append(f"The run is not complete: {summary['done']} of {summary['questions']} questions are done.{why}")
     if summary["failed"]:
         found.append(f"{summary['failed']} runs failed and count in no metric: {_listed(summary['failed_by'])}.")
+        found.append(f"The first failure: {summary['first_failure']}")
     if summary["unjudged"]:
         found.append(f"{summary['unjudged']} answers could not be judged and do not count in `judge`.")
+    if not metrics_of(summary):
+        found.append("No answer has a metric: nothing was judged.")
     if summary["degraded"]:
         found.append(
             f"{summary['degraded']} answers came about with something missing: {_listed(summary['degraded_by'])}."
@@ -139,6 +142,7 @@ def _counts_table(summary: Mapping[str, Any]) -> Table:
 
 def _cost_table(summary: Mapping[str, Any]) -> Table:
     done = max(1, summary["done"])
+    memory = summary["memory_usage"]
 
     def line(name: str, total: float, form: str = ",.0f") -> tuple[str, str, str]:
         return name, f"{total:{form}}", f"{total / done:,.2f}"
@@ -150,8 +154,11 @@ def _cost_table(summary: Mapping[str, Any]) -> Table:
         *(line(f"calls of {name}", n) for name, n in summary["tool_calls"].items()),
         line("cost", summary["cost"], ",.4f"),
         line("seconds (summed over questions)", summary["seconds"], ",.1f"),
+        line("memory: model calls", memory["calls"]),
+        line("memory: prompt tokens", memory["prompt_tokens"]),
+        line("memory: completion tokens", memory["completion_tokens"]),
     ]
-    return "Cost of the agent (judges and memory not counted)", ("what", "total", "per question"), lines
+    return "Cost of the agent, and of its memory (judges not counted)", ("what", "total", "per question"), lines
 
 
 def _wrong_table(rows: Sequence[Row]) -> Table:

@@ -1,8 +1,8 @@
 """One row of a run: what became of one question, without the trajectory.
 
 Three things are kept apart: a wrong answer (metrics are 0), a run that failed (`failure`; it has no metrics), and an
-answer that could not be judged (`judgement` is None, `unjudged` says why). `degraded` marks answers that came about
-with something missing.
+answer that could not be judged (`judgement` is None, `unjudged` says why; `no_feedback`: why the panel that memory
+learns from has no opinion). `degraded` marks answers that came about with something missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from inference.evaluation.scores import score
 from inference.runs import Run
 from memory_serve.protocol import Added
 from mia.examples import Example
-from mia.types import Failure, Judgement, Record, StopReason, Text
+from mia.types import Failure, Judgement, Record, StopReason, Text, Usage
 
 Kind = Literal["plan", "memory", "search", "reflection", "model", "judge", "other"]
 """What was missing: the plan, what memory knows, what a search would have found, the reflection, an answer of a model
@@ -51,6 +51,7 @@ class Row(Record):
     judgement: Judgement | None = None
     feedback: Judgement | None = None
     unjudged: Failure | None = None
+    no_feedback: Failure | None = None
     failure: Failure | None = None
     degraded: tuple[Kind, ...] = ()
     codes: tuple[str, ...] = ()
@@ -71,16 +72,20 @@ class Row(Record):
 
     @property
     def judge_failed(self) -> bool:
-        """Whether a judge did not answer. One that answered but could not be read has given its last word."""
-        return self.unjudged is not None and self.unjudged.boundary != "judge"
+        """Whether a judge, or the panel, did not answer. What answered but could not be read has said its last word."""
+        return any(f is not None and f.boundary != "judge" for f in (self.unjudged, self.no_feedback))
 
 
 class Learned(Record):
-    """What memory made of a run: what it stored, if anything, or why it could not."""
+    """What memory made of a run: what it stored, if anything, or why it could not.
+
+    `usage` is what it asked the Manager's model since the run before, for recalling too.
+    """
 
     run: str
     added: Added | None = None
     failure: Failure | None = None
+    usage: Usage = Usage()
 
 
 def make_row(item: Item, run: Run, answered: Run, config: EvalConfig) -> Row:
@@ -95,7 +100,8 @@ def make_row(item: Item, run: Run, answered: Run, config: EvalConfig) -> Row:
     failed = run.failure is not None
     by_judges = run.degraded[len(answered.degraded) :]
     usage = run.usage
-    calls = Counter(call.name for step in run.steps for call in step.calls)
+    tools = config.method.traits.tools  # a call for a tool where there is none was answered by words
+    calls = Counter(call.name for step in run.steps for call in step.calls if tools)
     recalled = run.recalled
     return Row(
         id=run.question.id,
@@ -107,7 +113,8 @@ def make_row(item: Item, run: Run, answered: Run, config: EvalConfig) -> Row:
         metrics={} if failed else score(config.eval.metrics, run, item.example),
         judgement=run.judgement,
         feedback=run.feedback,
-        unjudged=by_judges[0] if by_judges else None,
+        unjudged=by_judges[0] if by_judges and run.judgement is None else None,
+        no_feedback=by_judges[-1] if by_judges and _wants_feedback(config) and run.feedback is None else None,
         failure=run.failure,
         degraded=() if failed else _degraded(answered, bool(by_judges), config),
         codes=tuple(f"{failure.boundary}/{failure.code}" for failure in run.degraded),
@@ -121,6 +128,10 @@ def make_row(item: Item, run: Run, answered: Run, config: EvalConfig) -> Row:
         cost=cost_of(config.eval.price, usage.prompt_tokens, usage.completion_tokens),
         seconds=run.seconds,
     )
+
+
+def _wants_feedback(config: EvalConfig) -> bool:
+    return config.learns and config.method.judged_by == "panel"
 
 
 def cost_of(price: Price, prompt_tokens: int, completion_tokens: int) -> float:

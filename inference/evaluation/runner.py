@@ -5,8 +5,8 @@ batches: the questions of a batch are answered at once by memory as it stood bef
 memory learns from them one after the other, in order. So no answer depends on timing, on its own label or on later
 questions, and a run that is resumed gives what an uninterrupted one gives: learning a run twice is learning it once.
 
-    answer -> trajectory on disk -> judge -> row on disk        for each question of the batch
-    learn -> entry on disk                                      for each run of the batch that did not fail, in order
+    answer, trajectory written, judge, row written      for each question of the batch; then all is on disk
+    learn, entry written                                for each run of the batch that did not fail, in order
 
 A question whose run failed, or had to do without memory or a model that did not answer, is asked again on resume,
 unless memory has learned since: the new answer would know too much. A row whose judge did not answer is judged again.
@@ -26,8 +26,8 @@ from inference.evaluation.config import EvalConfig
 from inference.evaluation.folder import RunFolder
 from inference.evaluation.row import Item, Learned, Row, make_row
 from inference.runs import Run
-from mia.errors import MiaError
-from mia.types import Failure
+from mia.errors import ConfigError, MiaError
+from mia.types import Failure, Usage
 
 
 class Runner:
@@ -55,6 +55,8 @@ class Runner:
         self._open = open_answerer
         self._watch = watch
         self._circuit = Circuit(config.eval.failures)
+        self._begun = folder.models()
+        self._writes: list[asyncio.Future[None]] = []
 
     async def run(self) -> None:
         """Ask what has not been asked yet.
@@ -92,6 +94,7 @@ class Runner:
         for number, batch in enumerate(batches):
             again = not learned or number > learned[-1]
             await self._batch(answerer, memory, batch, again)
+        await self._written()
         if memory is not None and memory.method is not None:
             entries = await memory.method.dump()
             text = "".join(f"{json.dumps(entry, ensure_ascii=False, sort_keys=True)}\n" for entry in entries)
@@ -102,7 +105,7 @@ class Runner:
 
         async def work(item: Item) -> None:
             kept = self._folder.rows.get(item.run)
-            redo = again and kept is not None and _broken(kept)
+            redo = again and kept is not None and (_broken(kept) or item.run not in self._folder.traces)
             if kept is not None and not kept.judge_failed and not redo:
                 self._watch(kept)
                 return
@@ -117,7 +120,9 @@ class Runner:
             await self._ready(answerer, batch, runs)
         for item in batch:
             if item.run not in self._folder.learned:
-                await self._learn(memory, item, runs.get(item.run))
+                entry = await self._learn(memory, item, runs.get(item.run))
+                if entry is not None:
+                    self._later(self._folder.add_learned(entry))  # what is lost of these is learned again
 
     async def _ready(self, answerer: Answerer, batch: Sequence[Item], runs: dict[str, Run]) -> None:
         """Make sure that memory may learn from a batch: once it has, nothing of the batch can be asked again.
@@ -128,9 +133,11 @@ class Runner:
         for item in batch:
             if self._folder.rows[item.run].judge_failed:
                 runs[item.run] = await self._one(answerer, item, redo=False)
-                unjudged = self._folder.rows[item.run].unjudged
-                if unjudged is not None and unjudged.retryable:
-                    raise ended(unjudged, "memory cannot learn without a verdict")
+                await self._written()
+                row = self._folder.rows[item.run]
+                for failure in (row.unjudged, row.no_feedback):
+                    if failure is not None and failure.retryable:
+                        raise ended(failure, "memory cannot learn without a verdict")
         sound = [item for item in batch if not _broken(self._folder.rows[item.run])]
         if sound and self._circuit.tense:
             # The last ones failed. Either these questions are to blame, or all that come next will fail too; a question
@@ -155,29 +162,66 @@ class Runner:
         except* MiaError as errors:
             first = errors.exceptions[0]
             raise first from first.__cause__
+        await self._written()
+
+    def _later(self, write: asyncio.Future[None]) -> None:
+        """Nobody waits for a write by itself; one that failed ends the run at the next.
+
+        Raises:
+            DataError: an earlier one failed.
+        """
+        done = [earlier for earlier in self._writes if earlier.done()]
+        self._writes = [*(earlier for earlier in self._writes if not earlier.done()), write]
+        for earlier in done:
+            earlier.result()
+
+    async def _written(self) -> None:
+        """Wait until all is on disk."""
+        writes, self._writes = self._writes, []
+        for write in writes:
+            await write
 
     async def _one(self, answerer: Answerer, item: Item, redo: bool) -> Run:
         """One question: answered, unless that is done, and judged; its row is on disk."""
         answered = None if redo or item.run not in self._folder.traces else self._folder.load_run(item)
         if answered is None or answered.failure is not None:
             answered = await answerer.answer(item)
-            await self._folder.add_run(answered)
+            self._same_models(answered)
+            self._later(self._folder.add_run(answered))
         run = answered if answered.failure is not None else await answerer.judge(item, answered)
         row = make_row(item, run, answered, self._config)
-        await self._folder.add_row(row)
+        self._later(self._folder.add_row(row))
         self._watch(row)
         self._circuit.note(_failures(answered))
         return run
 
-    async def _learn(self, agent: Agent, item: Item, run: Run | None) -> None:
-        """Let memory learn from a run that did not fail.
+    def _same_models(self, answered: Run) -> None:
+        """Refuse an answer of other models than those that began the run: an endpoint may list another one by now.
+
+        Raises:
+            ConfigError: code `other_run`; the answer is not kept.
+        """
+        for step in answered.steps:
+            if step.reply is None or not step.reply.model:
+                continue
+            begun = self._begun.get(step.role)
+            if begun is not None and step.reply.model not in begun:
+                former = ", ".join(sorted(begun))
+                raise ConfigError(
+                    f"the {step.role} that began the run was {former}; now {step.reply.model} answers",
+                    remedy=f"serve the former model, set models.{step.role}.model, or give another --out",
+                    code="other_run",
+                )
+
+    async def _learn(self, agent: Agent, item: Item, run: Run | None) -> Learned | None:
+        """Let memory learn from a run that did not fail; None for one that did.
 
         Raises:
             MiaError: memory is out of order; what it missed is learned on resume.
         """
         row = self._folder.rows[item.run]
         if row.failure is not None:
-            return
+            return None
         if run is None:
             verdicts = {"judgement": row.judgement, "feedback": row.feedback}
             run = self._folder.load_run(item).model_copy(update=verdicts)
@@ -185,7 +229,8 @@ class Runner:
         failure = after.degraded[-1] if len(after.degraded) > len(run.degraded) else None
         if failure is not None and (failure.boundary == "memory" or failure.retryable):
             raise ended(failure, "memory cannot learn")
-        await self._folder.add_learned(Learned(run=item.run, added=after.memory, failure=failure))
+        usage = agent.meter.take() if agent.meter else Usage()
+        return Learned(run=item.run, added=after.memory, failure=failure, usage=usage)
 
 
 def _broken(row: Row) -> bool:

@@ -6,6 +6,7 @@ A run without an answer is wrong; a run that failed has no metric at all (see `i
 from __future__ import annotations
 
 from collections.abc import Callable
+from string import ascii_uppercase
 
 from inference.evaluation.config import Metric
 from inference.matching import accepted, gaia_match, read_choice
@@ -21,10 +22,14 @@ def score(metrics: tuple[Metric, ...], run: Run, example: Example) -> dict[str, 
 
 
 def _open(measure: Callable[[str, tuple[str, ...]], float]) -> Callable[[Run, Example], float | None]:
-    """A comparison of the answer's text with the gold answers."""
+    """A comparison of the answer's text with the gold answers; a letter stands for the text of its option."""
 
     def by_text(run: Run, example: Example) -> float | None:
-        return 0.0 if run.answer is None else float(measure(run.answer, example.reference.answers))
+        if run.answer is None:
+            return 0.0
+        letter = read_choice(run.answer, example.choices) if example.choices else None
+        text = run.answer if letter is None else example.choices[ascii_uppercase.index(letter)]
+        return float(measure(text, example.reference.answers))
 
     return by_text
 

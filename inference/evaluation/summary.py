@@ -13,7 +13,7 @@ from typing import Any
 
 from inference.evaluation.row import KINDS, Learned, Row
 from inference.statistics import mean_interval
-from mia.types import Failure
+from mia.types import Failure, Usage
 
 GROUPS = ("part", "type", "category", "level", "modality")
 BINS = 10
@@ -51,11 +51,13 @@ def summarise(
         **counts(rows),
         **metrics(rows, seed),
         "over_all": {name: total / expected for name, total in _totals(rows).items()} if expected else {},
+        "first_failure": next((f"{row.id}: {row.failure.message}" for row in rows if row.failure), ""),
         "failed_by": dict(Counter(f"{row.failure.boundary}/{row.failure.code}" for row in rows if row.failure)),
         "degraded_by": {kind: n for kind in KINDS if (n := sum(kind in row.degraded for row in rows))},
         "stopped_by": dict(sorted(Counter(row.stop_reason for row in rows).items())),
         "groups": _groups(rows, seed),
         **_costs(rows),
+        "memory_usage": sum((entry.usage for entry in entries), Usage()).model_dump(),
         "memory": dict(Counter(entry.added.action if entry.added else "nothing" for entry in entries)),
         "memory_failed": sum(entry.failure is not None for entry in entries),
         "curves": curves(rows),

@@ -32,6 +32,8 @@ from mia.types import Judgement, Note, Question
 NEIGHBOURS = 5
 _SHOWN_BYTES = 1500
 """Length of the conversation in a note that the Manager compares with others."""
+_LABELS_BYTES = 60
+"""Length of the words that stand before question, context, keywords and tags, at most."""
 
 
 class Description(Form):
@@ -144,12 +146,11 @@ def _content(conversation: Sequence[Turn], room: int) -> str:
 
 
 def _shown(data: Data, room: int) -> str:
-    return prompt("amem/note").render(
-        content=_content(loaded(data["turns"]), room),
-        context=str(data["context"]),
-        keywords=_words(data, "keywords"),
-        tags=_words(data, "tags"),
-    )
+    """A note as a model reads it, of about `room` bytes: what describes it is whole, the conversation is cut."""
+    conversation = loaded(data["turns"])
+    described = {"context": str(data["context"]), "keywords": _words(data, "keywords"), "tags": _words(data, "tags")}
+    taken = sum(len(part.encode()) for part in (*described.values(), conversation[0][1])) + _LABELS_BYTES
+    return prompt("amem/note").render(content=_content(conversation, max(0, room - taken)), **described)
 
 
 def _searched(data: Data) -> str:

@@ -91,6 +91,8 @@ class Mem0Method(NotesMethod):
         try:
             return await super().learn(run, judgement)
         except BaseException:
+            if self._opened is not None and self._opened[0].llm is not None:
+                self._opened[0].llm.cancel()
             self._opened = None  # it may know what the notebook does not
             raise
 
@@ -120,7 +122,7 @@ class Mem0Method(NotesMethod):
         """Close package and notebook."""
         if self._opened is not None:
             await self._do(self._opened[0].close)
-        self._thread.shutdown()
+        await asyncio.to_thread(self._thread.shutdown)
         await super().aclose()
 
     async def _memory(self) -> tuple[Any, Embedder]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, StringConstraints
@@ -44,10 +45,21 @@ class Extractor:
     def __init__(self, manager: Manager, loop: asyncio.AbstractEventLoop) -> None:
         self._manager = manager
         self._loop = loop
+        self._asked: Future[str] | None = None
+        self._gone = False
 
     def generate_response(self, messages: Sequence[Mapping[str, str]], **_: Any) -> str:
         """The reply to a conversation, as JSON that the package can read."""
-        return asyncio.run_coroutine_threadsafe(self._reply(messages), self._loop).result()
+        self._asked = asyncio.run_coroutine_threadsafe(self._reply(messages), self._loop)
+        if self._gone:  # looked at after `_asked` is set, as `cancel` looks at `_asked` after `_gone` is
+            self._asked.cancel()
+        return self._asked.result()
+
+    def cancel(self) -> None:
+        """Stop waiting for the Manager: whoever learned has gone."""
+        self._gone = True
+        if self._asked is not None:
+            self._asked.cancel()
 
     async def _reply(self, messages: Sequence[Mapping[str, str]]) -> str:
         told = [Message(role=m["role"], text=m["content"]) for m in messages]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -334,7 +335,7 @@ class _File:
 
     def _prepare(self, about: Mapping[str, str]) -> None:
         execute = self._connection.execute
-        execute("PRAGMA journal_mode = WAL")
+        self._switch_to_log()
         execute("PRAGMA synchronous = FULL")
         with self._writing():
             (application,) = execute("PRAGMA application_id").fetchone()
@@ -351,6 +352,18 @@ class _File:
             raise self._other(f"holds notes of {found['method']}, not of {about['method']}", "other_method")
         if found != about:
             raise self._other(f"holds vectors of {found['encoder']}, not of {about['encoder']}", "other_encoder")
+
+    def _switch_to_log(self) -> None:
+        """Turn the write-ahead log on. Of several that open a new file at once, SQLite refuses all but one unwaited."""
+        deadline = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
     def _other(self, what: str, code: str) -> MemoryStoreError:
         return MemoryStoreError(f"{self.path} {what}", remedy="set method.path to another file", code=code)

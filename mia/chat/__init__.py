@@ -12,10 +12,15 @@ from mia.types import Message, Reply, Sampling, ToolSpec
 class ChatModel(Protocol):
     """A model that answers conversations. Safe to call from many tasks at once."""
 
-    name: str
-    """What the model is called in records."""
-    context: int
-    """Context window in tokens."""
+    @property
+    def name(self) -> str:
+        """What the model is called in records."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Context window in tokens."""
+        ...
 
     async def generate(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec] = ()) -> Reply:
         """Answer a conversation.

@@ -3,8 +3,9 @@
 Candidates: ours on SQLite and on PostgreSQL, mem0 (without its model calls, local Qdrant), chromadb, and the scheme of
 the original (a matrix in RAM that is copied at each insert, the whole memory written as JSON at each save). Each runs
 in a process of its own; all memories are in one bucket. Encoding is left out: vectors are random, made from the text's
-hash. A candidate that is not filled within the limit is measured no further. `--quality` asks instead how well a small
-memory recalls.
+hash before the clock starts. How often the disk itself can be waited for (4 KiB appended, fdatasync) is told beside:
+one client that adds one durable memory after the other cannot be faster. A candidate that is not filled within the
+limit is measured no further. `--quality` asks instead how well a small memory recalls.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # for a Python that does not have this package
-from scripts.bench.memories.candidates import CANDIDATES, CLIENTS, PEERS, Candidate  # noqa: E402
+from scripts.bench.memories.candidates import CANDIDATES, CLIENTS, PEERS, Candidate, prepare  # noqa: E402
 
 EXAMPLES = """examples:
   python scripts/bench/memory.py --sizes 1000 10000 --peer-python /tmp/venv-bench/bin/python
@@ -44,6 +45,8 @@ class Row:
     size: int
     note: str = ""
     batched: float | None = None
+    batched_last: float | None = None
+    fsync: float | None = None
     single: float | None = None
     single_32: float | None = None
     p50: float | None = None
@@ -58,22 +61,28 @@ class Row:
 # ---------------------------------------------------------------------------------------------- measuring
 
 
-async def measure(candidate: Candidate, row: Row, limit_s: float) -> None:
+async def measure(candidate: Candidate, row: Row, folder: Path, limit_s: float) -> None:
     """Fill the row; see the module."""
     await candidate.open()
     await candidate.add(range(-BATCH, 0)[: min(row.size, BATCH) // 10])  # warm
-    started = time.perf_counter()
+    took: list[float] = []
     for first in range(0, row.size, BATCH):
-        await candidate.add(range(first, min(first + BATCH, row.size)))
-        if time.perf_counter() - started > limit_s:
+        batch = range(first, min(first + BATCH, row.size))
+        prepare(batch)
+        started = time.perf_counter()
+        await candidate.add(batch)
+        took.append(time.perf_counter() - started)
+        if sum(took) > limit_s:
             row.note = f"only {first + BATCH} memories after {limit_s:.0f} s"
             return
-    row.batched = row.size / (time.perf_counter() - started)
+    row.batched = row.size / sum(took)
+    last = took[-max(1, len(took) // 10) :]
+    row.batched_last = min(row.size, BATCH * len(last)) / sum(last)
+    row.fsync = fsyncs(folder)
     numbers = iter(range(row.size, 10**9))
-    row.single = 1000 / statistics.median(await timed(1, 10.0, 100, lambda: candidate.add([next(numbers)])))
-    before = time.perf_counter()
-    done = await timed(CLIENTS, 10.0, 320, lambda: candidate.add([next(numbers)]))
-    row.single_32 = len(done) / (time.perf_counter() - before)
+    prepare(range(row.size, row.size + 6000))
+    row.single = await rate(1, 5.0, 1000, lambda: candidate.add([next(numbers)]))
+    row.single_32 = await rate(CLIENTS, 5.0, 4000, lambda: candidate.add([next(numbers)]))
     row.p50, row.p95 = quantiles(await timed(1, 10.0, 200, lambda: candidate.recall(next(numbers))))
     row.p50_32, row.p95_32 = quantiles(await timed(CLIENTS, 15.0, 640, lambda: candidate.recall(next(numbers))))
     row.rss = rss() / 1e6
@@ -84,6 +93,26 @@ async def measure(candidate: Candidate, row: Row, limit_s: float) -> None:
     await candidate.recall(next(numbers))
     row.start = (time.perf_counter() - started) * 1000
     await candidate.close()
+
+
+async def rate(clients: int, limit_s: float, calls: int, one: Callable[[], Awaitable[None]]) -> float:
+    """Calls per second; see `timed`."""
+    started = time.perf_counter()
+    done = await timed(clients, limit_s, calls, one)
+    return len(done) / (time.perf_counter() - started)
+
+
+def fsyncs(folder: Path) -> float:
+    """How often a second 4 KiB can be appended to a file and waited for until they are on disk; a median."""
+    took = []
+    with (folder / "fsync").open("wb", buffering=0) as file:
+        for _ in range(200):
+            started = time.perf_counter()
+            file.write(bytes(4096))
+            os.fdatasync(file.fileno())
+            took.append(time.perf_counter() - started)
+    (folder / "fsync").unlink()
+    return 1 / statistics.median(took)
 
 
 async def timed(clients: int, limit_s: float, calls: int, one: Callable[[], Awaitable[None]]) -> list[float]:
@@ -118,7 +147,7 @@ def work(name: str, size: int, url: str, limit_s: float) -> Row:
     """Measure one candidate in this process."""
     row, folder = Row(name, size), Path(tempfile.mkdtemp(prefix="bench-memory-"))
     try:
-        asyncio.run(measure(CANDIDATES[name](folder, url), row, limit_s))
+        asyncio.run(measure(CANDIDATES[name](folder, url), row, folder, limit_s))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return row
@@ -199,7 +228,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     args.add_argument("--json", action="store_true", help="print rows as JSON")
     args.add_argument("--quality", action="store_true", help="measure how well a memory of a tenth of the size recalls")
-    args.add_argument("--questions", type=int, default=3000, help="with --quality: how many (3000)")
+    args.add_argument("--questions", type=int, default=3563, help="with --quality: how many (3563, all there are)")
+    args.add_argument("--seed", type=int, default=0, help="with --quality: of the questions' order (0)")
     args.add_argument("--plot", type=Path, metavar="FILE", help="with --quality: draw the curves (needs matplotlib)")
     args.add_argument("--work", choices=CANDIDATES, help=argparse.SUPPRESS)
     return args
@@ -235,28 +265,40 @@ def _quality(given: argparse.Namespace) -> None:
     from memory_serve.config import Keep
     from scripts.bench.memories import quality
 
-    capacity = given.questions // 50  # of each of five buckets: a tenth in all
-    keeps = {
-        "all": Keep(),
-        "age": Keep(capacity=capacity, policy="age"),
-        "value": Keep(capacity=capacity, policy="value"),
-        "value, merge .8": Keep(capacity=capacity, policy="value", merge=0.8),
+    most = given.questions // 10
+    ways = {  # what is kept, and whether more than that is dropped at random
+        "everything": (Keep(), 0),
+        "coverage": (Keep(total=most), 0),
+        "coverage, by bucket": (Keep(capacity=most // 5), 0),
+        "value": (Keep(total=most, policy="value"), 0),
+        "age (FIFO)": (Keep(total=most, policy="age", failures=1), 0),
+        "random": (Keep(), most),
     }
     runs = {}
     with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("questions", total=given.questions * len(keeps))
-        for name, keep in keeps.items():
+        task = progress.add_task("questions", total=given.questions * len(ways))
+        for name, (keep, random) in ways.items():
             progress.update(task, description=name)
-            runs[name] = asyncio.run(quality.run(keep, given.questions, lambda: progress.advance(task)))
+            work = quality.run(keep, given.questions, given.seed, random, lambda: progress.advance(task))
+            runs[name] = asyncio.run(work)
     figures = {
-        name: {"after_500": round(quality.share(points[500:]), 3), "memories": points[-1].size}
+        name: {
+            "after_500": round(quality.share(points[quality.FIRST :]), 3),
+            "last_1000": round(quality.share(points[-1000:]), 3),
+            "right": round(sum(point.right for point in points[quality.FIRST :]) / len(points[quality.FIRST :]), 3),
+            "most_memories": max(point.size for point in points),
+        }
         for name, points in runs.items()
     }
     if given.json:
         print(json.dumps(figures, indent=1))
     else:
         for name, row in figures.items():
-            print(f"{name:16} useful memory recalled {100 * row['after_500']:5.1f} %  of {row['memories']} memories")
+            print(
+                f"{name:20} useful memory recalled {100 * row['after_500']:5.1f} % (last 1000: "
+                f"{100 * row['last_1000']:.1f} %), right {100 * row['right']:5.1f} %, "
+                f"at most {row['most_memories']} memories"
+            )
     if given.plot:
         quality.plot(runs, given.plot)
 
@@ -267,7 +309,8 @@ def _print(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    units = {"batched": "adds/s batched", "single": "adds/s single", "single_32": "adds/s 32 clients",
+    units = {"batched": "adds/s batched", "batched_last": "the last tenth", "fsync": "fsyncs/s",
+             "single": "adds/s single", "single_32": "adds/s 32 clients",
              "p50": "recall p50 ms", "p95": "p95", "p50_32": "p50 32 clients", "p95_32": "p95 32 clients",
              "rss": "RSS MB", "disk": "disk MB", "start": "start ms"}  # fmt: skip
     for title in ("candidate", "memories", *units.values(), "note"):
@@ -276,7 +319,7 @@ def _print(rows: Sequence[Row]) -> None:
         figures = [getattr(row, name) for name in units]
         shown = ["" if f is None else f"{f:,.0f}" if f >= 100 else f"{f:.1f}" for f in figures]
         table.add_row(row.candidate, f"{row.size:,}", *shown, row.note)
-    Console(width=None if sys.stdout.isatty() else 190).print(table)
+    Console(width=None if sys.stdout.isatty() else 220).print(table)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """A Manager made of rules, behind an OpenAI-compatible endpoint: for benchmarks where no capable model is at hand.
 
-It writes what the methods ask of a Manager (facts, descriptions, links, rules, lessons, summaries, categories) in the
-form they ask for, from the words of the prompt alone. It shows that a method works, not how good it is: a table made
-with it must say so. What the prompt is for is told by the words it begins with. A prompt that it does not know is
-answered with HTTP 400.
+It writes what the methods ask of a Manager (facts, descriptions, links, rules, lessons, summaries, categories), and
+what the panel's reviewers and chair are asked, in the form that is wanted, from the words of the prompt alone. It shows
+that a method works, not how good it is: a table made with it must say so. What the prompt is for is told by the words
+it begins with. A prompt that it does not know is answered with HTTP 400.
 
 examples:
   python scripts/bench/scripted_manager.py                 # serves on a free port; the first line of stdout is its URL
@@ -23,6 +23,7 @@ from mia.prompts import prompt
 
 _NAME = re.compile(r"\b[A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*")
 _SENTENCE = re.compile(r"[A-Z][^.\n]{20,200}\.")
+_RESULT = re.compile(r"^Result: (.*?)(?=\n\n(?:Executor: |Call )|\Z)", re.MULTILINE | re.DOTALL)
 _NO_NAMES = {"Question", "Call", "Result", "Answer", "Tags", "Keywords", "Context", "First", "What", "Which", "Who"}
 _RULES = (
     "Search for the unnamed thing in the question first, and then for what is asked about it.",
@@ -39,7 +40,7 @@ def answer(messages: Sequence[Mapping[str, str]]) -> str:
         messages: role and content of each.
 
     Raises:
-        ValueError: the prompt is none of those that methods send to a Manager.
+        ValueError: the prompt is none of those that methods and panel send.
     """
     text = messages[-1]["content"] if messages[-1]["role"] == "user" else ""
     first = next(message["content"] for message in messages if message["role"] == "user")
@@ -106,6 +107,31 @@ def _category(_: str) -> str:
     return json.dumps({"category": "others"})
 
 
+def _supported(text: str) -> str:
+    """A reviewer of the panel: high if a result names the answer."""
+    given = _between(text, "Its answer:", "\n\n").strip()
+    results = "\n".join(_RESULT.findall(_between(text, "What the agent did:", "Its answer:")))
+    found = bool(given) and given.casefold() in results.casefold()
+    return _review(given, 9 if found else 3, "named" if found else "not named")
+
+
+def _valid(text: str) -> str:
+    """A reviewer of the panel: high if the answer is short."""
+    given = _between(text, "\nAnswer:", "\n\n").strip()
+    short = 0 < len(given.split()) <= 12
+    return _review(given, 9 if short else 3, "short" if short else "long or missing")
+
+
+def _review(given: str, score: int, how: str) -> str:
+    return json.dumps({"quote": given or "Question", "reason": f"The answer is {how}.", "score": score})
+
+
+def _decision(text: str) -> str:
+    """The chair of the panel: by the weighted score."""
+    score = float(_between(text, "Weighted score: ", " of 10"))
+    return json.dumps({"reason": f"The score is {score}.", "verdict": "accept" if score >= 6 else "reject"})
+
+
 _WRITERS: Mapping[str, Callable[[str], str]] = {
     "amem/describe": _description,
     "amem/evolve": _evolution,
@@ -114,6 +140,10 @@ _WRITERS: Mapping[str, Callable[[str], str]] = {
     "reasoningbank/failure": _lessons,
     "manager/summarise": _summary,
     "manager/classify": _category,
+    "judge/panel_logic": _supported,
+    "judge/panel_sourcing": _supported,
+    "judge/panel_validity": _valid,
+    "judge/panel_chair": _decision,
 }
 
 

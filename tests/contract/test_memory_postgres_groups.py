@@ -107,9 +107,12 @@ async def state(store: MemoryStore, ids: list[str]) -> list[str]:
     ("seed", "keep"),
     [
         (1, {}),
-        (2, {"capacity": 3}),
-        (3, {"capacity": 4, "merge": 0.75}),
-        *(pytest.param(n, {"capacity": n % 4, "merge": 0.8 * (n % 2)}, marks=pytest.mark.long) for n in range(10, 40)),
+        (2, {"capacity": 3, "policy": "value_age"}),
+        (3, {"capacity": 4, "policy": "value_age", "merge": 0.75}),
+        *(
+            pytest.param(n, {"capacity": n % 4, "policy": "value_age", "merge": 0.8 * (n % 2)}, marks=pytest.mark.long)
+            for n in range(10, 40)
+        ),
     ],
 )
 async def test_calls_at_once_are_as_calls_in_a_row(

@@ -17,11 +17,13 @@ from memory_serve.app import create_app
 from memory_serve.client import MemoryClient
 from memory_serve.config import MemoryConfig
 from memory_serve.hashing import HashEncoder
+from memory_serve.open import open_served
 from memory_serve.portable import walk
 from memory_serve.protocol import Draft, Edit, MemoryStore
 from memory_serve.store import SqliteMemory
 from mia.errors import ConfigError, DataError
 from mia.types import Question
+from tests import postgres
 from tests.contract.test_memory_contract import KINDS, opening
 
 ASKED = Question(id="asked", text="Which river flows through Vienna?")
@@ -248,9 +250,12 @@ async def test_an_undo_that_arrives_twice_undoes_one_change(core: SqliteMemory) 
 
 
 @pytest.mark.parametrize("operations", [800, pytest.param(10_000, marks=pytest.mark.long)])
-async def test_what_sixteen_clients_leave_is_what_the_log_tells(tmp_path: Path, operations: int) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_what_sixteen_clients_leave_is_what_the_log_tells(tmp_path: Path, operations: int, kind: str) -> None:
     """The log, replayed one change after the other on a plain dictionary, gives the memories that are there."""
-    core = SqliteMemory(MemoryConfig(path=tmp_path / "m.db", history=10**6), HashEncoder())
+    given: dict[str, Any] = {"path": tmp_path / "m.db"} if kind == "sqlite" else postgres.config().model_dump()
+    config = MemoryConfig.model_validate({**given, "history": 10**6})
+    core = open_served(config, HashEncoder())
     client = MemoryClient("http://memory", httpx.ASGITransport(create_app(core)), retries=0)
     known: list[str] = []
 
@@ -273,7 +278,7 @@ async def test_what_sixteen_clients_leave_is_what_the_log_tells(tmp_path: Path, 
     await asyncio.gather(*(work(number) for number in range(16)))
     found = {m.id: m.model_dump(mode="json") for m in [m async for m in walk(core)]}
     await core.aclose()
-    replayed = replay(tmp_path / "m.db")
+    replayed = replay(config)
     assert replayed.keys() == found.keys()
     assert len(found) > 10
     for memory_id, state in replayed.items():
@@ -281,13 +286,24 @@ async def test_what_sixteen_clients_leave_is_what_the_log_tells(tmp_path: Path, 
             assert state[name] == found[memory_id][name]
 
 
-def replay(path: Path) -> dict[str, dict[str, Any]]:
-    """The memories that the changes of a file add up to."""
-    connection = sqlite3.connect(path)
+def read_log(config: MemoryConfig) -> list[tuple[str, str | None, str | None]]:
+    """The images of all changes, in their order, read without our code."""
+    query = "SELECT memory_id, before, after FROM images ORDER BY number, memory_id"
+    if config.url:
+        import psycopg
+
+        with psycopg.connect(config.url, options=f"-c search_path={config.postgres.schema_name}") as database:
+            return database.execute(query).fetchall()
+    connection = sqlite3.connect(config.path)
+    rows = connection.execute(query).fetchall()
+    connection.close()
+    return rows
+
+
+def replay(config: MemoryConfig) -> dict[str, dict[str, Any]]:
+    """The memories that the changes of a memory add up to."""
     memories: dict[str, dict[str, Any]] = {}
-    for memory_id, before, after in connection.execute(
-        "SELECT memory_id, before, after FROM images ORDER BY number, memory_id"
-    ):
+    for memory_id, before, after in read_log(config):
         if before is None:
             assert memory_id not in memories
         else:
@@ -297,5 +313,4 @@ def replay(path: Path) -> dict[str, dict[str, Any]]:
             del memories[memory_id]
         else:
             memories[memory_id] = memories.get(memory_id, {}) | json.loads(after)
-    connection.close()
     return memories

@@ -21,7 +21,7 @@ from mia.config import load
 from mia.examples import Reference
 from mia.pictures import from_data_url
 from mia.types import Question
-from tests import tiny_models
+from scripts.tiny_vision import QWEN_CONTROL, qwen_vl
 from tests.doubles import call, picture
 from tests.endpoints import VLLM, opened, part, pictures, strict, text
 from web_tools.stub import Server, serving
@@ -174,7 +174,7 @@ async def test_addresses_of_pictures_go_to_the_endpoint_as_they_are(
 async def test_a_tiny_model_that_sees_answers_in_this_process(folder: Path, servers: tuple[Server, Server]) -> None:
     pytest.importorskip("torch")
     plans, _ = servers
-    model = tiny_models.qwen_vl(folder / "model")
+    model = qwen_vl(folder / "model")
     settings = config(
         folder,
         plans.url,
@@ -187,7 +187,7 @@ async def test_a_tiny_model_that_sees_answers_in_this_process(folder: Path, serv
     assert run.failure is None, run.failure
     acted = [step for step in run.steps if step.role == "executor" and step.reply is not None]
     assert acted
-    pad = tiny_models.QWEN_CONTROL.index("<|image_pad|>") + 256
+    pad = QWEN_CONTROL.index("<|image_pad|>") + 256
     for step in acted:
         assert step.reply is not None
         assert step.reply.tokens is not None

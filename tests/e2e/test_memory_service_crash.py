@@ -14,21 +14,29 @@ from pathlib import Path
 import pytest
 
 from memory_serve.client import MemoryClient
+from memory_serve.config import MemoryConfig
 from memory_serve.protocol import Draft
 from mia.errors import MemoryStoreError
+from tests import postgres
 
 WRITERS = 8
 SERVICE = """
 import sys
-from pathlib import Path
 from memory_serve.app import create_app
 from memory_serve.config import MemoryConfig
 from memory_serve.hashing import HashEncoder
-from memory_serve.store import SqliteMemory
+from memory_serve.open import open_served
 from mia.http import serve
 
-serve("127.0.0.1", 0, lambda: (create_app(SqliteMemory(MemoryConfig(path=Path(sys.argv[1])), HashEncoder())), "it"))
+config = MemoryConfig.model_validate_json(sys.argv[1])
+serve("127.0.0.1", 0, lambda: (create_app(open_served(config, HashEncoder())), "it"))
 """
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryConfig:
+    """Of a new memory."""
+    return MemoryConfig(path=tmp_path / "m.db") if request.param == "sqlite" else postgres.config()
 
 
 class Acknowledged:
@@ -66,14 +74,15 @@ async def write(client: MemoryClient, name: str, said: Acknowledged, chance: ran
             return
 
 
-def start(path: Path) -> subprocess.Popen[str]:
+def start(config: MemoryConfig) -> subprocess.Popen[str]:
     """The service, as a process of its own."""
-    return subprocess.Popen([sys.executable, "-c", SERVICE, str(path)], stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", SERVICE, config.model_dump_json()]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-async def one_round(path: Path, number: int, said: Acknowledged) -> None:
+async def one_round(config: MemoryConfig, number: int, said: Acknowledged) -> None:
     chance = random.Random(number)
-    process = await asyncio.to_thread(start, path)
+    process = await asyncio.to_thread(start, config)
     try:
         assert process.stderr is not None
         line = await asyncio.to_thread(process.stderr.readline)
@@ -88,12 +97,24 @@ async def one_round(path: Path, number: int, said: Acknowledged) -> None:
         process.communicate()
 
 
-def check(path: Path, said: Acknowledged) -> None:
-    connection = sqlite3.connect(path)
-    rows = connection.execute("SELECT id, trajectory_id, uses FROM memories").fetchall()
+def read(config: MemoryConfig) -> list[tuple[str, str, int]]:
+    """Id, run and uses of all memories, read without our code; a file must be sound."""
+    query = "SELECT id, trajectory_id, uses FROM memories"
+    if config.url:
+        import psycopg
+
+        with psycopg.connect(config.url, options=f"-c search_path={config.postgres.schema_name}") as database:
+            return database.execute(query).fetchall()
+    connection = sqlite3.connect(config.path)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    rows = connection.execute(query).fetchall()
     connection.close()
+    return rows
+
+
+def check(config: MemoryConfig, said: Acknowledged) -> None:
+    rows = read(config)
     found = {memory_id: uses for memory_id, _, uses in rows}
     assert len({run for _, run, _ in rows}) == len(rows), "a run is stored twice"
     wanted = set(said.stored.values())
@@ -103,18 +124,18 @@ def check(path: Path, said: Acknowledged) -> None:
         assert said.credits[memory_id] <= found[memory_id] <= said.credits_sent[memory_id]
 
 
-async def killed(tmp_path: Path, rounds: int) -> None:
+async def killed(config: MemoryConfig, rounds: int) -> None:
     said = Acknowledged()
     for number in range(rounds):
-        await one_round(tmp_path / "m.db", number, said)
-        check(tmp_path / "m.db", said)
+        await one_round(config, number, said)
+        check(config, said)
     assert len(said.stored) > rounds
 
 
-async def test_killed_three_times(tmp_path: Path) -> None:
-    await killed(tmp_path, 3)
+async def test_killed_three_times(config: MemoryConfig) -> None:
+    await killed(config, 3)
 
 
 @pytest.mark.long
-async def test_killed_fifty_times(tmp_path: Path) -> None:
-    await killed(tmp_path, 50)
+async def test_killed_fifty_times(config: MemoryConfig) -> None:
+    await killed(config, 50)

@@ -14,6 +14,7 @@ from executor_train.game import Outcome, Row
 from mia.chat import ChatModel
 from mia.errors import ToolError
 from mia.types import Message
+from scripts.tiny_vision import qwen_vl
 from tests import tiny_models
 from tests.doubles import picture
 from tests.playing import TwoTurns, rows, trainer
@@ -235,7 +236,7 @@ def test_validation_plays_without_training(making: Any, tiny: Path, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.qwen_vl(tmp_path_factory.mktemp("vl"))
+    return qwen_vl(tmp_path_factory.mktemp("vl"))
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["picture in the prompt", "text in the prompt"])

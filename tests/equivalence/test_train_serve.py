@@ -16,7 +16,7 @@ from executor_train.rollout import Conversation
 from mia.chat.template import Template
 from mia.embedded import TEMPLATE
 from mia.types import Message, Reply, TokenRecord
-from tests.tiny_models import QWEN_CONTROL
+from scripts.tiny_vision import QWEN_CONTROL
 
 trl = pytest.importorskip("trl")
 SPLIT = (

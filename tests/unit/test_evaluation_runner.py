@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from inference.evaluation.answering import Here
+from inference.evaluation.config import EvalConfig
 from inference.evaluation.journal import Journal
 from inference.evaluation.stream import run_id, stream
-from mia.errors import ConfigError, DataError, MiaError, ModelError, ToolError
+from mia.errors import ConfigError, DataError, ModelError, ToolError
 from tests.doubles import FixedSearch
 from tests.evaluating import World, lines_of, oracle, settings, texts, write_questions
 
@@ -53,6 +55,35 @@ async def test_memory_of_a_batch_is_that_of_its_beginning(questions: Path, tmp_p
     recalled = [row["recalled"] for row in lines_of(tmp_path / "run" / "rows.jsonl")]
     assert recalled[:10] == [0] * 10
     assert all(recalled[10:])
+
+
+async def test_a_run_is_not_gone_on_with_by_another_model(questions: Path, tmp_path: Path) -> None:
+    class Renamed(World):
+        def open(self, config: EvalConfig) -> Here:
+            self.model.name = "other-model"
+            return super().open(config)
+
+    config = settings(questions, eval__batch=5, eval__concurrency=5)
+    calls = 0
+
+    def dying(first: str, last: str) -> str:
+        nonlocal calls
+        calls += 1
+        if calls > 40:
+            raise ZeroDivisionError  # stands for a kill
+        return oracle(first, last)
+
+    with pytest.raises(ExceptionGroup):
+        await World(dying).run(config, tmp_path / "run")
+    kept = (tmp_path / "run" / "rows.jsonl").read_bytes()
+    _, ended = await Renamed().run(config, tmp_path / "run", resume=True)
+    assert isinstance(ended, ConfigError)
+    assert ended.code == "other_run"
+    assert "scripted; now other-model answers" in ended.message
+    assert (tmp_path / "run" / "rows.jsonl").read_bytes() == kept
+    _, ended = await World().run(config, tmp_path / "run", resume=True)
+    assert ended is None
+    assert len(lines_of(tmp_path / "run" / "predictions.jsonl")) == 20
 
 
 async def test_read_only_memory_learns_nothing(questions: Path, tmp_path: Path) -> None:
@@ -289,8 +320,9 @@ async def test_a_torn_line_is_cut_off_and_unicode_line_ends_are_none(tmp_path: P
     path = tmp_path / "j.jsonl"
     journal = Journal(path)
     text = json.dumps("a\u2028b\u0085c", ensure_ascii=False)
-    assert await journal.append(text) == 0
-    second = await journal.append("2")
+    await journal.append(text)
+    second = journal.end
+    await journal.append("2")
     await journal.aclose()
     assert path.read_bytes()[second:] == b"2\n"
     path.write_bytes(path.read_bytes() + b'{"torn": "li')
@@ -305,13 +337,11 @@ async def test_a_journal_has_one_writer(tmp_path: Path) -> None:
     await journal.aclose()
 
 
-async def test_a_line_is_written_even_if_its_writer_is_cancelled(tmp_path: Path) -> None:
-    import asyncio
-
+async def test_lines_are_written_in_order_even_if_nobody_waits(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.jsonl")
-    task = asyncio.create_task(journal.append("1"))
-    await asyncio.sleep(0)
-    task.cancel()
+    written = [journal.append(str(n)) for n in range(50)]
+    written[3].cancel()
     await journal.aclose()
-    assert (tmp_path / "j.jsonl").read_bytes() == b"1\n"
-    assert issubclass(DataError, MiaError)
+    assert (tmp_path / "j.jsonl").read_text(encoding="utf-8").split() == [str(n) for n in range(50)]
+    assert written[10].done()
+    assert written[3].cancelled()

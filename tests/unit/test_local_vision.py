@@ -16,7 +16,7 @@ from mia.chat.local import LocalChat
 from mia.config import Endpoint
 from mia.errors import DataError, ModelError
 from mia.types import Message, Reply, Sampling
-from tests import tiny_models
+from scripts.tiny_vision import qwen_vl
 from tests.doubles import picture
 
 torch = pytest.importorskip("torch")
@@ -27,7 +27,7 @@ AREA = 1280 * 28 * 28
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.qwen_vl(tmp_path_factory.mktemp("vl"))
+    return qwen_vl(tmp_path_factory.mktemp("vl"))
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ async def test_what_cannot_be_read_fails_alone(chat: LocalChat) -> None:
 
 
 async def test_pictures_count_in_the_window(tmp_path: Path) -> None:
-    model = LocalChat(Endpoint(url=f"local:{tiny_models.qwen_vl(tmp_path, positions=128)}"))
+    model = LocalChat(Endpoint(url=f"local:{qwen_vl(tmp_path, positions=128)}"))
     assert model.context == 128
     with pytest.raises(ModelError) as full:
         await model.generate(ask("?", picture("red", (560, 280))), Sampling(max_tokens=1))
@@ -210,7 +210,7 @@ async def test_pictures_count_in_the_window(tmp_path: Path) -> None:
 
 
 async def test_a_template_that_ignores_pictures_is_named(tiny: Path, tmp_path: Path) -> None:
-    folder = tiny_models.qwen_vl(tmp_path)
+    folder = qwen_vl(tmp_path)
     (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}{% endfor %}", encoding="utf-8")
     model = LocalChat(Endpoint(url=f"local:{folder}"))
     with pytest.raises(ModelError, match="0 placeholders for 1 pictures"):

@@ -272,3 +272,18 @@ def test_backup(filled: list[Added], capsys: pytest.CaptureFixture[str], tmp_pat
 def test_a_token_that_is_not_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "memory", "--memory.token_env", "NO_SUCH_TOKEN"]) == 2
     assert "NO_SUCH_TOKEN, which is not set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "5", "true", "[]", "[" * 100_000, '{"workflow": "1. x"}\n', '{"id": "a", "wor']
+)
+def test_what_is_no_file_of_memories_is_refused_with_a_remedy(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "odd"
+    file.write_text(text, encoding="utf-8")
+    assert run("import", str(file)) == 1
+    told = capsys.readouterr().err
+    assert "remedy" in told
+    assert "Traceback" not in told
+    assert "pydantic" not in told

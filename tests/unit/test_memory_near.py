@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_serve.near import Compass, Grid, radius
+from memory_serve.near import Compass, Grid, directions, radius
 
 DIM = 48
 REACH = radius(0.999)
@@ -33,10 +33,10 @@ def test_what_is_within_reach_is_found_and_little_else() -> None:
     rng = np.random.default_rng(1)
     compass = Compass(DIM, REACH)
     assert compass.useful
-    grid = Grid(compass.reached)
+    grid = Grid()
     stored = units(rng, 5000)
-    for spot in compass.spots(stored):
-        grid.append(spot)
+    for place in compass.places(stored):
+        grid.append(place)
     others = 0
     for row in range(0, 5000, 10):
         asked = moved(rng, stored[row], REACH * rng.random())
@@ -52,11 +52,10 @@ def test_a_vector_that_lies_along_a_direction_of_the_grid_is_found(far: float) -
     """Its projection is as long as can be: it lies in the outermost cells."""
     rng = np.random.default_rng(2)
     compass = Compass(1024, radius(0.9999))
-    drawn = np.random.default_rng(0).standard_normal((1024, 32))
-    along = np.linalg.qr(drawn)[0][:, 3].astype(np.float32)
+    along = directions(1024)[3]
     for vector in (along, -along):
-        grid = Grid(compass.reached)
-        grid.append(compass.spots(vector[None])[0])
+        grid = Grid()
+        grid.append(compass.places(vector[None])[0])
         beside = rng.standard_normal(1024)
         beside -= (beside @ vector) * vector
         half = 2 * np.arcsin(far * radius(0.9999) / 2)
@@ -69,20 +68,36 @@ def test_any_sequence_of_changes(steps: list[tuple[int, int, bool]]) -> None:
     """Equal vectors in one cell, rows that move, rows that go."""
     compass = Compass(DIM, REACH)
     spots = compass.spots(units(np.random.default_rng(3), 6))
-    grid, wanted = Grid(compass.reached), list[int]()
+    grid, wanted = Grid(), list[int]()
     for row, kind, removes in steps:
         if removes and row < len(wanted):
             grid.remove(row)
             wanted[row] = wanted[-1]
             wanted.pop()
         elif row < len(wanted):
-            grid.move(row, spots[kind])
+            grid.move(row, spots[kind].place)
             wanted[row] = kind
         else:
-            grid.append(spots[kind])
+            grid.append(spots[kind].place)
             wanted.append(kind)
     for kind, spot in enumerate(spots):
         assert grid.near(spot) == [row for row, held in enumerate(wanted) if held == kind]
+
+
+def test_directions_stand_at_right_angles() -> None:
+    """Else what is near could be missed."""
+    for dim in (32, 384):
+        found = directions(dim).astype(np.float64)
+        assert np.abs(found @ found.T - np.eye(32)).max() < 1e-6
+
+
+def test_a_spot_does_not_depend_on_how_many_are_asked_for() -> None:
+    compass = Compass(DIM, REACH)
+    vectors = units(np.random.default_rng(4), 2000)
+    together, alone = compass.spots(vectors), [compass.spots(vector[None])[0] for vector in vectors]
+    # Rounding may put one that stands on a border to either side.
+    assert sum(a.place == b.place for a, b in zip(together, alone, strict=True)) > 1990
+    assert compass.places(vectors) == [spot.place for spot in together]
 
 
 def test_without_a_small_radius_the_grid_is_of_no_use() -> None:

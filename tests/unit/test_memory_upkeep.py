@@ -103,6 +103,34 @@ async def test_the_new_ones_go_last_but_capacity_holds(opened: Open) -> None:
     assert all(town.startswith("New") for town in found)
 
 
+async def test_a_namespace_has_a_capacity_over_its_buckets(opened: Open) -> None:
+    store = opened(keep={"total": 4, "policy": "age"})
+    for n in range(3):
+        await store.add([draft(f"Old{n}")])
+        await store.add([draft(f"New{n}", question=f"Who was born in New{n}?")])
+    assert (await store.stats()).by_bucket == {"text-only/human": 2, "text-only/location": 2}
+    assert await towns(store) == ["New1", "New2", "Old1", "Old2"]
+    other = store.scoped("other")
+    await other.add([draft("Graz")])
+    assert [(await s.stats()).memories for s in (store, other)] == [4, 1]
+    await store.aclose()
+    store = opened(keep={"capacity": 1, "total": 1, "policy": "age"})
+    assert (await store.compact()).model_dump() == {"before": 4, "after": 1, "absorbed": 0, "merged": 0, "evicted": 3}
+    assert await towns(store) == ["New2"]
+
+
+async def test_failures_have_their_share(opened: Open) -> None:
+    store = opened(keep={"capacity": 6, "policy": "age", "failures": 0.4})
+    for n in range(8):
+        await store.add([draft(f"Bad{n}", outcome="incorrect"), draft(f"Good{n}")])
+    # 0.4 · 6 = 2.4, so three failures at most.
+    assert await towns(store) == ["Bad5", "Bad6", "Bad7", "Good5", "Good6", "Good7"]
+    for n in range(8, 12):
+        await store.add([draft(f"Good{n}")])
+    # Within their share they go by age like all others.
+    assert await towns(store) == ["Bad7", "Good10", "Good11", "Good7", "Good8", "Good9"]
+
+
 ALIKE = {"question": "Which river flows through the old town of Vienna today?"}  # 0.95 or so
 
 

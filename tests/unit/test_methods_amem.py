@@ -46,6 +46,19 @@ async def test_one_note_is_found_with_all_of_its_conversation(tmp_path: Path) ->
     await method.aclose()
 
 
+async def test_of_long_notes_the_description_stays(tmp_path: Path) -> None:
+    manager = ScriptedChat([description("river"), description("capital"), evolution()])
+    method = AMemMethod(notebook(tmp_path, "amem"), 1000, manager)
+    await method.learn(finished("1", QUESTION, found="word " * 3000), RIGHT)
+    await method.learn(finished("2", OTHER, found="word " * 3000), RIGHT)
+    notes = await shown(method, QUESTION)
+    assert len(notes) == 2
+    assert all(len(note.encode()) <= 500 for note in notes)
+    assert notes[0].endswith("Context: About river.\nKeywords: river\nTags: rivers")
+    assert "First words." in notes[0]
+    await method.aclose()
+
+
 async def test_the_manager_is_not_told_the_outcome(tmp_path: Path) -> None:
     prompts = []
     for name, verdict in (("a", RIGHT), ("b", WRONG)):

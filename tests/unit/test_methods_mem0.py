@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
@@ -16,10 +17,12 @@ from typing import Any
 import pytest
 
 from inference.methods.mem0 import MIN_CONTEXT, Mem0Method, import_mem0
+from inference.methods.mem0_models import Extractor
+from inference.methods.notes import Manager
 from memory_serve.hashing import HashEncoder
 from mia.chat.scripted import ScriptedChat
 from mia.errors import ConfigError, MemoryStoreError, ModelError, ParseError
-from mia.types import Message, Question
+from mia.types import Message, Question, Reply, Sampling
 from tests.methods import PROMPT, RIGHT, ROOM, UNJUDGED, WRONG, finished, notebook
 
 # Not imported here: telemetry must be off before.
@@ -39,6 +42,20 @@ def facts(*texts: str) -> str:
 def mem0(tmp_path: Path, *replies: Any, user: str = "default") -> tuple[Mem0Method, ScriptedChat]:
     manager = ScriptedChat(replies)
     return Mem0Method(notebook(tmp_path, "mem0"), ROOM, manager, HashEncoder(), user), manager
+
+
+class Silent(ScriptedChat):
+    """Never replies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def generate(self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[Any] = ()) -> Reply:
+        """See `ChatModel.generate`."""
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 async def found(
@@ -143,6 +160,38 @@ async def test_a_dead_manager_is_its_own_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         await method.learn(finished("1", QUESTION), RIGHT)
     assert caught.value.code == "unreachable"
+    await method.aclose()
+
+
+async def test_a_learner_that_was_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    silent = Silent()
+    method = Mem0Method(notebook(tmp_path, "mem0"), ROOM, silent, HashEncoder(), "default")
+    task = asyncio.create_task(method.learn(finished("1", QUESTION), RIGHT))
+    await silent.asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await found(method) == []
+    await method.aclose()
+
+
+async def test_the_manager_is_not_waited_for_by_one_who_has_gone() -> None:
+    extractor = Extractor(Manager(Silent()), asyncio.get_running_loop())
+    extractor.cancel()  # before the package asks, as may happen
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.to_thread(extractor.generate_response, [{"role": "user", "content": "x"}])
+
+
+async def test_many_recall_while_one_learns(tmp_path: Path) -> None:
+    method, _ = mem0(tmp_path, *(facts(f"Vienna is fact {n} on the Danube") for n in range(5)))
+
+    async def learn() -> None:
+        for n in range(5):
+            await method.learn(finished(str(n), QUESTION), RIGHT)
+
+    results = await asyncio.gather(learn(), *(found(method, "Vienna is on the Danube") for _ in range(30)))
+    assert all(len(texts or ()) <= 3 for texts in results)
+    assert len(await found(method, "Vienna is on the Danube", k=9)) == 5
     await method.aclose()
 
 

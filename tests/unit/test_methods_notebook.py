@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,14 @@ async def test_another_process_is_seen(tmp_path: Path) -> None:
     assert len(await other.nearest("fact", "Danube", 5)) == 2
     await book.aclose()
     await other.aclose()
+
+
+def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    for attempt in range(5):
+        with ThreadPoolExecutor(8) as pool:
+            books = list(pool.map(lambda _, name=str(attempt): notebook(tmp_path, name), range(8)))
+        for book in books:
+            book.close()
 
 
 @pytest.mark.parametrize(

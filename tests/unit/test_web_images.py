@@ -349,6 +349,15 @@ async def test_related_pictures_are_found_by_caption(tmp_path: Path) -> None:
     assert await found.find(ImageQuery(caption="zeppelin"), 5) == []
 
 
+async def test_an_index_is_searched_by_words_without_a_key(tmp_path: Path) -> None:
+    images = ImagesConfig(kind="index", path=index(tmp_path / "i"))
+    web = open_engine(WebConfig(images=images, cache=CacheConfig(kind="off")))
+    [words] = await web.images([ImageQuery(query="which towers stand in Paris")], 5, download=True)
+    await web.aclose()
+    assert [hit.title for hit in words.hits] == ["Tower"]
+    assert words.hits[0].image is not None
+
+
 async def test_what_an_index_cannot_look_for(tmp_path: Path) -> None:
     found = PictureIndex.open(index(tmp_path / "i"))
     for query, code in [
