@@ -8,10 +8,11 @@ what has a higher number than the last one seen. What we change ourselves is put
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ EVERYWHERE = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranked:
+class Ranked:
     """A chosen memory, before its texts are read."""
 
     id: str
@@ -89,15 +90,7 @@ class MemoryReader:
         with self._reading() as connection:
             ranked = self._rank(namespace, asked, "" if own else source_id, k, skip)
             memories = self._memories(connection, namespace, [r.id for r in ranked])
-        scored: dict[Outcome, list[ScoredMemory]] = {outcome: [] for outcome in OUTCOMES}
-        for r in ranked:
-            memory = memories[r.id].memory
-            scored[r.outcome].append(ScoredMemory(memory=memory, score=r.score, similarity=r.similarity, terms=r.terms))
-        return Recalled(
-            successes=tuple(scored["correct"]),
-            failures=tuple(scored["incorrect"]),
-            unjudged=tuple(scored["unjudged"]),
-        )
+        return recalled(ranked, memories)
 
     def pairs(self, namespace: str, asked: Encoded, source_id: str, k: int) -> list[PlanPair]:
         """Plans that worked and failed for one question, the most similar question first, of equals the newest."""
@@ -151,26 +144,9 @@ class MemoryReader:
                 "WHERE namespace = ? GROUP BY 1, 2, 3, 4 ORDER BY 1, 2",
                 (namespace,),
             ).fetchall()
-        outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
-        trusts: dict[str, int] = dict.fromkeys(TRUSTS, 0)
-        buckets: dict[str, int] = {}
-        learned = 0
-        for outcome, bucket, trust, absorbed, count in rows:
-            outcomes[outcome] += count
-            trusts[trust] += count
-            learned += count * absorbed
-            buckets[bucket] = buckets.get(bucket, 0) + count
-        return Stats(
-            memories=sum(outcomes.values()),
-            by_outcome=outcomes,
-            by_bucket=buckets,
-            encoder=self._encoder,
-            by_trust=trusts,
-            absorbed=learned,
-            namespace=namespace,
-        )
+        return stats_of(rows, self._encoder, namespace)
 
-    def _rank(self, namespace: str, asked: Encoded, source_id: str, k: int, skip: int) -> list[_Ranked]:
+    def _rank(self, namespace: str, asked: Encoded, source_id: str, k: int, skip: int) -> list[Ranked]:
         bucket = self._index.bucket((namespace, *asked.bucket))
         if bucket is None:
             return []
@@ -191,7 +167,7 @@ class MemoryReader:
             ranked += self._exact(bucket, outcome, similar, rows, span, skip + k)[skip:]
         return ranked
 
-    def _exact(self, bucket: Bucket, outcome: Outcome, similar: Rough, rows: Ints, span: Span, k: int) -> list[_Ranked]:
+    def _exact(self, bucket: Bucket, outcome: Outcome, similar: Rough, rows: Ints, span: Span, k: int) -> list[Ranked]:
         """The k best of some rows, all of which have this outcome."""
         numbers = bucket.uses[rows], bucket.successes[rows], bucket.win_rates[rows]
         scores = self._scoring.exact(similar[rows], *numbers, span)
@@ -199,7 +175,7 @@ class MemoryReader:
         chosen = best(scores.total, bucket.created[rows], ids, np.ones(len(rows), np.bool_), k)
         terms = [{name: float(values[i]) for name, values in scores.terms.items()} for i in chosen]
         return [
-            _Ranked(ids[i], outcome, float(scores.total[i]), float(scores.similarity[i]), t)
+            Ranked(ids[i], outcome, float(scores.total[i]), float(scores.similarity[i]), t)
             for i, t in zip(chosen, terms, strict=True)
         ]
 
@@ -269,6 +245,41 @@ _PAIRS = """
     ORDER BY bad.created DESC
 """
 """Plans that worked beside plans that failed for the same question; of several that failed the newest comes first."""
+
+
+def recalled(ranked: Sequence[Ranked], memories: Mapping[str, Stored]) -> Recalled:
+    """Chosen memories with their texts, by outcome; of each the best first, as they were ranked."""
+    scored: dict[Outcome, list[ScoredMemory]] = {outcome: [] for outcome in OUTCOMES}
+    for r in ranked:
+        memory = memories[r.id].memory
+        scored[r.outcome].append(ScoredMemory(memory=memory, score=r.score, similarity=r.similarity, terms=r.terms))
+    return Recalled(
+        successes=tuple(scored["correct"]),
+        failures=tuple(scored["incorrect"]),
+        unjudged=tuple(scored["unjudged"]),
+    )
+
+
+def stats_of(rows: Iterable[Sequence[Any]], encoder: str, namespace: str) -> Stats:
+    """Counts of a namespace from those of its groups: outcome, bucket, trust, whether absorbed, how many."""
+    outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
+    trusts: dict[str, int] = dict.fromkeys(TRUSTS, 0)
+    buckets: dict[str, int] = {}
+    learned = 0
+    for outcome, bucket, trust, absorbed, count in rows:
+        outcomes[outcome] += count
+        trusts[trust] += count
+        learned += count if absorbed else 0
+        buckets[bucket] = buckets.get(bucket, 0) + count
+    return Stats(
+        memories=sum(outcomes.values()),
+        by_outcome=outcomes,
+        by_bucket=buckets,
+        encoder=encoder,
+        by_trust=trusts,
+        absorbed=learned,
+        namespace=namespace,
+    )
 
 
 def change(connection: sqlite3.Connection, row: Sequence[object]) -> Change:
