@@ -20,7 +20,7 @@ from memory_serve.config import MemoryConfig
 from memory_serve.database import Database
 from memory_serve.near import radius
 from memory_serve.protocol import TRUSTS, Change, PlanPair, Stats, Stored
-from memory_serve.ranking import Floats, Ints, Rough, Scoring, Span, best, promising, raw_similarity, similarity
+from memory_serve.ranking import Floats, Ints, Rough, Scoring, Span, best, promising, similarity
 from memory_serve.rows import MIRRORED, SELECT, Encoded, entry, stored
 from memory_serve.rules import least_cosine
 from memory_serve.vectors import OUTCOMES, Bucket, Index
@@ -153,24 +153,22 @@ class MemoryReader:
         allowed = bucket.trusted(self._config.recall_trust) & bucket.foreign(source_id)
         if not allowed.any():
             return []
-        similar = raw_similarity(
-            asked.question, bucket.questions, asked.caption, bucket.captions, bucket.captioned, self._config.weights
-        )
-        counted = similar if allowed.all() else similar[allowed]
-        span = float(counted.min()), float(counted.max())
-        rough = self._scoring.rough(similar, bucket.priors, span)
+        similar = bucket.similar(asked.question, asked.caption, self._config.weights)
+        span = similar.span(allowed)
+        rough = self._scoring.rough(similar.values, bucket.priors, span)
+        slack = self._scoring.slack(similar.error, span)
         if span[0] < self._config.floor:
-            allowed &= similar >= np.float64(self._config.floor)
+            allowed &= similar.at_least(self._config.floor)
         ranked = []
         for outcome in OUTCOMES:
-            rows = promising(rough, bucket.having(outcome) & allowed, skip + k, self._scoring.slack)
-            ranked += self._exact(bucket, outcome, similar, rows, span, skip + k)[skip:]
+            rows = promising(rough, bucket.having(outcome) & allowed, skip + k, slack)
+            ranked += self._exact(bucket, outcome, similar.at(rows), rows, span, skip + k)[skip:]
         return ranked
 
     def _exact(self, bucket: Bucket, outcome: Outcome, similar: Rough, rows: Ints, span: Span, k: int) -> list[Ranked]:
-        """The k best of some rows, all of which have this outcome."""
+        """The k best of some rows, all of which have this outcome; `similar` are their similarities."""
         numbers = bucket.uses[rows], bucket.successes[rows], bucket.win_rates[rows]
-        scores = self._scoring.exact(similar[rows], *numbers, span)
+        scores = self._scoring.exact(similar, *numbers, span)
         ids = [bucket.ids[row] for row in rows.tolist()]
         chosen = best(scores.total, bucket.created[rows], ids, np.ones(len(rows), np.bool_), k)
         terms = [{name: float(values[i]) for name, values in scores.terms.items()} for i in chosen]
