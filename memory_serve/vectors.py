@@ -162,14 +162,14 @@ class Bucket:
             questions, captioned = self._questions.values[rows], self._captioned[rows]
             return raw_similarity(question, questions, caption, captions, captioned, weights)
 
-        all_rows = slice(len(self))
-        rough = self._questions.rough(question, all_rows)
+        count = len(self)
+        rough = self._questions.rough(question, count)
         if rough is None:
-            return Similar(exact(all_rows), 0.0, exact)
+            return Similar(exact(slice(count)), 0.0, exact)
         values, error = rough
-        if caption is not None and pictures is not None and (more := pictures.rough(caption, all_rows)):
+        if caption is not None and pictures is not None and (more := pictures.rough(caption, count)):
             mixed = np.float32(weights.question) * values + np.float32(weights.caption) * more[0]
-            values = np.where(self._captioned[all_rows], mixed, values)
+            values = np.where(self._captioned[:count], mixed, values)
             error = max(error, weights.question * error + weights.caption * more[1])
         return Similar(values, error, exact)
 

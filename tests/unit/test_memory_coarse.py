@@ -18,7 +18,7 @@ def units(rng: np.random.Generator, count: int, dim: int) -> Any:
 
 
 def rough(matrix: Matrix, asked: Any, count: int) -> tuple[Any, float]:
-    found = matrix.rough(asked, slice(count))
+    found = matrix.rough(asked, count)
     assert found is not None
     return found
 
@@ -40,16 +40,19 @@ def test_it_begins_when_there_are_many_and_follows_every_change() -> None:
     few = units(rng, 100, 48)
     matrix = Matrix(64, 48)
     matrix.write(slice(0, 64), few[:64])
-    assert matrix.rough(few[0], slice(64)) is None
+    assert matrix.rough(few[0], 64) is None
     matrix.grow(COUNT)
     vectors = units(rng, COUNT - 64, 48)
     matrix.write(slice(64, COUNT), vectors)
+    assert rough(matrix, few[0], COUNT - 30)
     matrix.write(slice(3, 5), few[64:66])
     matrix.move(9, COUNT - 1)
+    matrix.move(11, 12)
     matrix.grow(8)
     matrix.write(slice(COUNT, COUNT + 8), few[80:88])
     wanted = np.concatenate([few[:64], vectors, few[80:88]])
     wanted[3:5], wanted[9] = few[64:66], wanted[COUNT - 1]
+    wanted[11] = wanted[12]
     assert np.array_equal(matrix.values[: COUNT + 8], wanted)
     values, error = rough(matrix, few[70], COUNT + 8)
     assert np.abs(values - wanted @ few[70]).max() <= error < 0.02
