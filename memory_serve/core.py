@@ -8,10 +8,11 @@ what has a higher number than the last one seen. What we change ourselves is put
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from memory_serve.config import MemoryConfig
 from memory_serve.database import Database
 from memory_serve.near import radius
 from memory_serve.protocol import TRUSTS, Change, PlanPair, Stats, Stored
-from memory_serve.ranking import Floats, Ints, Rough, Scoring, Span, best, promising, raw_similarity, similarity
+from memory_serve.ranking import Floats, Ints, Rough, Scoring, Span, best, promising, similarity
 from memory_serve.rows import MIRRORED, SELECT, Encoded, entry, stored
 from memory_serve.rules import least_cosine
 from memory_serve.vectors import OUTCOMES, Bucket, Index
@@ -33,7 +34,7 @@ EVERYWHERE = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranked:
+class Ranked:
     """A chosen memory, before its texts are read."""
 
     id: str
@@ -89,15 +90,7 @@ class MemoryReader:
         with self._reading() as connection:
             ranked = self._rank(namespace, asked, "" if own else source_id, k, skip)
             memories = self._memories(connection, namespace, [r.id for r in ranked])
-        scored: dict[Outcome, list[ScoredMemory]] = {outcome: [] for outcome in OUTCOMES}
-        for r in ranked:
-            memory = memories[r.id].memory
-            scored[r.outcome].append(ScoredMemory(memory=memory, score=r.score, similarity=r.similarity, terms=r.terms))
-        return Recalled(
-            successes=tuple(scored["correct"]),
-            failures=tuple(scored["incorrect"]),
-            unjudged=tuple(scored["unjudged"]),
-        )
+        return recalled(ranked, memories)
 
     def pairs(self, namespace: str, asked: Encoded, source_id: str, k: int) -> list[PlanPair]:
         """Plans that worked and failed for one question, the most similar question first, of equals the newest."""
@@ -151,55 +144,36 @@ class MemoryReader:
                 "WHERE namespace = ? GROUP BY 1, 2, 3, 4 ORDER BY 1, 2",
                 (namespace,),
             ).fetchall()
-        outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
-        trusts: dict[str, int] = dict.fromkeys(TRUSTS, 0)
-        buckets: dict[str, int] = {}
-        learned = 0
-        for outcome, bucket, trust, absorbed, count in rows:
-            outcomes[outcome] += count
-            trusts[trust] += count
-            learned += count * absorbed
-            buckets[bucket] = buckets.get(bucket, 0) + count
-        return Stats(
-            memories=sum(outcomes.values()),
-            by_outcome=outcomes,
-            by_bucket=buckets,
-            encoder=self._encoder,
-            by_trust=trusts,
-            absorbed=learned,
-            namespace=namespace,
-        )
+        return stats_of(rows, self._encoder, namespace)
 
-    def _rank(self, namespace: str, asked: Encoded, source_id: str, k: int, skip: int) -> list[_Ranked]:
+    def _rank(self, namespace: str, asked: Encoded, source_id: str, k: int, skip: int) -> list[Ranked]:
         bucket = self._index.bucket((namespace, *asked.bucket))
         if bucket is None:
             return []
         allowed = bucket.trusted(self._config.recall_trust) & bucket.foreign(source_id)
         if not allowed.any():
             return []
-        similar = raw_similarity(
-            asked.question, bucket.questions, asked.caption, bucket.captions, bucket.captioned, self._config.weights
-        )
-        counted = similar if allowed.all() else similar[allowed]
-        span = float(counted.min()), float(counted.max())
-        rough = self._scoring.rough(similar, bucket.priors, span)
+        similar = bucket.similar(asked.question, asked.caption, self._config.weights)
+        span = similar.span(allowed)
+        rough = self._scoring.rough(similar.values, bucket.priors, span)
+        slack = self._scoring.slack(similar.error, span)
         if span[0] < self._config.floor:
-            allowed &= similar >= np.float64(self._config.floor)
+            allowed &= similar.at_least(self._config.floor)
         ranked = []
         for outcome in OUTCOMES:
-            rows = promising(rough, bucket.having(outcome) & allowed, skip + k, self._scoring.slack)
-            ranked += self._exact(bucket, outcome, similar, rows, span, skip + k)[skip:]
+            rows = promising(rough, bucket.having(outcome) & allowed, skip + k, slack)
+            ranked += self._exact(bucket, outcome, similar.at(rows), rows, span, skip + k)[skip:]
         return ranked
 
-    def _exact(self, bucket: Bucket, outcome: Outcome, similar: Rough, rows: Ints, span: Span, k: int) -> list[_Ranked]:
-        """The k best of some rows, all of which have this outcome."""
+    def _exact(self, bucket: Bucket, outcome: Outcome, similar: Rough, rows: Ints, span: Span, k: int) -> list[Ranked]:
+        """The k best of some rows, all of which have this outcome; `similar` are their similarities."""
         numbers = bucket.uses[rows], bucket.successes[rows], bucket.win_rates[rows]
-        scores = self._scoring.exact(similar[rows], *numbers, span)
+        scores = self._scoring.exact(similar, *numbers, span)
         ids = [bucket.ids[row] for row in rows.tolist()]
         chosen = best(scores.total, bucket.created[rows], ids, np.ones(len(rows), np.bool_), k)
         terms = [{name: float(values[i]) for name, values in scores.terms.items()} for i in chosen]
         return [
-            _Ranked(ids[i], outcome, float(scores.total[i]), float(scores.similarity[i]), t)
+            Ranked(ids[i], outcome, float(scores.total[i]), float(scores.similarity[i]), t)
             for i, t in zip(chosen, terms, strict=True)
         ]
 
@@ -269,6 +243,41 @@ _PAIRS = """
     ORDER BY bad.created DESC
 """
 """Plans that worked beside plans that failed for the same question; of several that failed the newest comes first."""
+
+
+def recalled(ranked: Sequence[Ranked], memories: Mapping[str, Stored]) -> Recalled:
+    """Chosen memories with their texts, by outcome; of each the best first, as they were ranked."""
+    scored: dict[Outcome, list[ScoredMemory]] = {outcome: [] for outcome in OUTCOMES}
+    for r in ranked:
+        memory = memories[r.id].memory
+        scored[r.outcome].append(ScoredMemory(memory=memory, score=r.score, similarity=r.similarity, terms=r.terms))
+    return Recalled(
+        successes=tuple(scored["correct"]),
+        failures=tuple(scored["incorrect"]),
+        unjudged=tuple(scored["unjudged"]),
+    )
+
+
+def stats_of(rows: Iterable[Sequence[Any]], encoder: str, namespace: str) -> Stats:
+    """Counts of a namespace from those of its groups: outcome, bucket, trust, whether absorbed, how many."""
+    outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
+    trusts: dict[str, int] = dict.fromkeys(TRUSTS, 0)
+    buckets: dict[str, int] = {}
+    learned = 0
+    for outcome, bucket, trust, absorbed, count in rows:
+        outcomes[outcome] += count
+        trusts[trust] += count
+        learned += count if absorbed else 0
+        buckets[bucket] = buckets.get(bucket, 0) + count
+    return Stats(
+        memories=sum(outcomes.values()),
+        by_outcome=outcomes,
+        by_bucket=buckets,
+        encoder=encoder,
+        by_trust=trusts,
+        absorbed=learned,
+        namespace=namespace,
+    )
 
 
 def change(connection: sqlite3.Connection, row: Sequence[object]) -> Change:

@@ -140,6 +140,37 @@ def damaged(path: Path, what: str) -> MemoryStoreError:
     return MemoryStoreError(f"{path} is damaged: {what}", remedy=_FAULTS[0][2], code="damaged")
 
 
+@contextmanager
+def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """A transaction; on disk when this ends, undone when something is raised."""
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite itself has rolled back after some faults (a full disk); then there is nothing left to undo.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def switch_to_log(connection: sqlite3.Connection, busy_s: float) -> str:
+    """Turn the write-ahead log on; returns the journal mode that the file has now.
+
+    Of several programs that open a new file at once, SQLite tells all but one that it is locked, at once and without
+    the wait that every other statement gets; so the wait is here.
+    """
+    deadline = time.monotonic() + busy_s
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return str(mode)
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
 class Database:
     """One connection to a memory file; made by the thread that will use it.
 
@@ -210,17 +241,8 @@ class Database:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        connection = self._connection
-        with self._faults():
-            connection.execute(begin)
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                # SQLite itself has rolled back after some faults (a full disk); then there is nothing left to undo.
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        with self._faults(), transaction(self._connection, begin):
+            yield self._connection
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
@@ -231,7 +253,7 @@ class Database:
 
     def _prepare(self, synchronous: str, busy_s: float) -> None:
         self._refuse_foreign()
-        mode = self._switch_to_log(busy_s)
+        mode = switch_to_log(self._connection, busy_s)
         if mode != "wal":
             raise MemoryStoreError(
                 f"{self.path}: the file system does not support a write-ahead log (journal mode stays {mode})",
@@ -246,22 +268,6 @@ class Database:
         if found != ["ok"]:
             raise damaged(self.path, "; ".join(found))
         self._migrate()
-
-    def _switch_to_log(self, busy_s: float) -> str:
-        """Turn the write-ahead log on; returns the journal mode that the file has now.
-
-        Of several programs that open a new file at once, SQLite tells all but one that it is locked, at once and
-        without the wait that every other statement gets; so the wait is here.
-        """
-        deadline = time.monotonic() + busy_s
-        while True:
-            try:
-                (mode,) = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()
-                return str(mode)
-            except sqlite3.OperationalError as error:
-                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
 
     def _refuse_foreign(self) -> None:
         """Before anything is changed: the file must be empty or ours, and not newer than this program."""

@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 
 from memory_serve.config import MemoryConfig
-from memory_serve.core import EVERYWHERE
+from memory_serve.core import EVERYWHERE, recalled, stats_of
 from memory_serve.postgres_database import Connection, PostgresDatabase
 from memory_serve.postgres_mirror import LiveMirror
-from memory_serve.protocol import TRUSTS, Change, PlanPair, Stats, Stored
+from memory_serve.protocol import Change, PlanPair, Stats, Stored
 from memory_serve.ranking import best
 from memory_serve.rows import COLUMNS, Encoded, stored
-from memory_serve.vectors import OUTCOMES
 from mia.errors import MemoryStoreError
-from mia.types import Outcome, Recalled, ScoredMemory
+from mia.types import Recalled
 
 SELECT = ", ".join(f"m.{name}" for name in COLUMNS)
 _TEXTS = f"""
@@ -62,21 +61,13 @@ class PostgresReader:
 
     async def recall(self, namespace: str, asked: Encoded, source_id: str, k: int, skip: int, own: bool) -> Recalled:
         """See `MemoryReader.recall`."""
-        scored: dict[Outcome, list[ScoredMemory]] = {outcome: [] for outcome in OUTCOMES}
         async with self._database.reading() as connection:
             memories: dict[str, Stored] | None = None
             while memories is None:
                 await self._mirror.fresh(connection)
                 ranked = self._mirror.rank(namespace, asked, "" if own else source_id, k, skip)
                 memories = await self._texts(connection, [r.id for r in ranked])
-        for r in ranked:
-            memory = memories[r.id].memory
-            scored[r.outcome].append(ScoredMemory(memory=memory, score=r.score, similarity=r.similarity, terms=r.terms))
-        return Recalled(
-            successes=tuple(scored["correct"]),
-            failures=tuple(scored["incorrect"]),
-            unjudged=tuple(scored["unjudged"]),
-        )
+        return recalled(ranked, memories)
 
     async def _texts(self, connection: Connection, ids: Sequence[str]) -> dict[str, Stored] | None:
         """Memories as the mirror knows them; None if one of them was changed since."""
@@ -136,22 +127,7 @@ class PostgresReader:
         )
         async with self._database.reading() as connection:
             rows = await (await connection.execute(query, (namespace,))).fetchall()
-        outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
-        trusts: dict[str, int] = dict.fromkeys(TRUSTS, 0)
-        buckets: dict[str, int] = {}
-        for outcome, bucket, trust, _, count in rows:
-            outcomes[outcome] += count
-            trusts[trust] += count
-            buckets[bucket] = buckets.get(bucket, 0) + count
-        return Stats(
-            memories=sum(outcomes.values()),
-            by_outcome=outcomes,
-            by_bucket=buckets,
-            encoder=self._encoder,
-            by_trust=trusts,
-            absorbed=sum(row[4] for row in rows if row[3]),
-            namespace=namespace,
-        )
+        return stats_of(rows, self._encoder, namespace)
 
     async def _rows(self, rest: str, given: Sequence[object]) -> list[Stored]:
         async with self._database.reading() as connection:

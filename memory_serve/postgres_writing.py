@@ -33,6 +33,7 @@ from memory_serve.rules import (
     least_cosine,
     new_state,
 )
+from memory_serve.worker import resolve
 from memory_serve.writing import Call
 from mia.errors import DataError, MemoryStoreError
 
@@ -79,13 +80,7 @@ class PostgresWriter(PostgresKeeper):
                 results = await self._together([call for call, _ in group])
             except BaseException as error:  # noqa: BLE001  # whoever waits must learn of it, whatever it is
                 results = [error] * len(group)
-            for (_, future), result in zip(group, results, strict=True):
-                if future.done():
-                    continue
-                if isinstance(result, BaseException):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
+            resolve((future, result) for (_, future), result in zip(group, results, strict=True))
 
     async def _together(self, calls: Sequence[Call]) -> Sequence[Any]:
         """Do calls in one transaction; if that is refused, one by one, so that one that is at fault fails alone."""

@@ -150,11 +150,16 @@ class Scoring:
         total += priors
         return total
 
-    @property
-    def slack(self) -> float:
-        """Bound of the rounding errors of `rough`, each of which is half of 2^-23 of a term."""
+    def slack(self, error: float, span: Span) -> float:
+        """Bound of what `rough` is wrong by.
+
+        Args:
+            error: how far the similarities may be off; the rounding, half of 2^-23 of each term, comes on top.
+            span: as for `normalise`.
+        """
         w = self.weights
-        return 2.0**-19 * (w.similarity + w.value + w.frequency)
+        blown_up = error / (span[1] - span[0] + EPSILON)
+        return w.similarity * blown_up + 2.0**-19 * (w.similarity * (1 + blown_up) + w.value + w.frequency)
 
     def exact(self, similarities: Rough, uses: Ints, successes: Ints, win_rates: Floats, span: Span) -> Scores:
         """`score` or `released`."""

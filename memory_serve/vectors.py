@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_search.protocol import Vectors
+from memory_serve.coarse import Matrix, Similar
+from memory_serve.config import Weights
 from memory_serve.near import Compass, Grid, Place, Spot
 from memory_serve.protocol import TRUSTS, Trust
-from memory_serve.ranking import Flags, Floats, Ints, Scoring
+from memory_serve.ranking import Flags, Floats, Ints, Rough, Scoring, raw_similarity
 from mia.types import Outcome
 
 Key = tuple[str, str, str]
@@ -66,8 +68,8 @@ class Bucket:
         self.ids: list[str] = []
         self.rows: dict[str, int] = {}
         self._new: list[Entry] = []
-        self._questions: Vectors = np.zeros((_FIRST, dim), np.float32)
-        self._captions: Vectors | None = None
+        self._questions = Matrix(_FIRST, dim)
+        self._captions: Matrix | None = None
         self._captioned: Flags = np.zeros(_FIRST, np.bool_)
         self._numbers: NDArray[np.int64] = np.zeros((4, _FIRST), np.int64)
         self._labels: NDArray[np.int8] = np.zeros((2, _FIRST), np.int8)
@@ -84,13 +86,13 @@ class Bucket:
     def questions(self) -> Vectors:
         """Vectors of the questions, (n, d)."""
         self._settle()
-        return self._questions[: len(self)]
+        return self._questions.values[: len(self)]
 
     @property
     def captions(self) -> Vectors | None:
         """Vectors of the captions, (n, d), zeros where there is none; None if no memory ever had one."""
         self._settle()
-        return None if self._captions is None else self._captions[: len(self)]
+        return None if self._captions is None else self._captions.values[: len(self)]
 
     @property
     def captioned(self) -> Flags:
@@ -149,6 +151,28 @@ class Bucket:
         flags: Flags = self._column(_SOURCE) != hash(source_id)
         return flags
 
+    def similar(self, question: Vectors, caption: Vectors | None, weights: Weights) -> Similar:
+        """Similarities of a question, (d,), with its caption, (d,), if it has one, to all memories."""
+
+        self._settle()
+        pictures = None if caption is None else self._captions
+
+        def exact(rows: Ints | slice) -> Rough:
+            captions = None if pictures is None else pictures.values[rows]
+            questions, captioned = self._questions.values[rows], self._captioned[rows]
+            return raw_similarity(question, questions, caption, captions, captioned, weights)
+
+        count = len(self)
+        rough = self._questions.rough(question, count)
+        if rough is None:
+            return Similar(exact(slice(count)), 0.0, exact)
+        values, error = rough
+        if caption is not None and pictures is not None and (more := pictures.rough(caption, count)):
+            mixed = np.float32(weights.question) * values + np.float32(weights.caption) * more[0]
+            values = np.where(self._captioned[:count], mixed, values)
+            error = max(error, weights.question * error + weights.caption * more[1])
+        return Similar(values, error, exact)
+
     def near(self, question: Vectors, spot: Spot | None = None) -> Ints:
         """Rows that may be of the same question as a vector, (d,): all that are, and some more. Rising, (m,).
 
@@ -204,9 +228,9 @@ class Bucket:
         if row != last:
             self.ids[row] = self.ids[last]
             self.rows[self.ids[row]] = row
-            self._questions[row] = self._questions[last]
+            self._questions.move(row, last)
             if self._captions is not None:
-                self._captions[row] = self._captions[last]
+                self._captions.move(row, last)
             self._captioned[row] = self._captioned[last]
             self._numbers[:, row], self._labels[:, row] = self._numbers[:, last], self._labels[:, last]
             self._win_rates[row], self._priors[row] = self._win_rates[last], self._priors[last]
@@ -224,29 +248,30 @@ class Bucket:
             self._write(slice(len(self) - len(entries), len(self)), entries)
 
     def _write(self, rows: slice, entries: Sequence[Entry]) -> None:
-        self._questions[rows] = [e.question for e in entries]
+        self._questions.write(rows, [e.question for e in entries])
         self._numbers[:, rows] = np.array([_numbers(e) for e in entries], np.int64).T
         self._labels[:, rows] = np.array([(_CODES[e.outcome], _TRUST_CODES[e.trust]) for e in entries], np.int8).T
         self._win_rates[rows] = [e.win_rate for e in entries]
         self._weigh(rows)
         self._captioned[rows] = [e.caption is not None for e in entries]
         if self._captions is None and self._captioned[rows].any():
-            self._captions = np.zeros_like(self._questions)
+            self._captions = Matrix(*self._questions.values.shape)
         if self._captions is not None:
-            for row, entry in enumerate(entries, rows.start):
-                self._captions[row] = 0.0 if entry.caption is None else entry.caption
+            none = np.zeros(self._captions.values.shape[1], np.float32)
+            self._captions.write(rows, [none if e.caption is None else e.caption for e in entries])
 
     def _weigh(self, rows: slice) -> None:
         uses, successes = self._numbers[_USES, rows], self._numbers[_SUCCESSES, rows]
         self._priors[rows] = self._scoring.prior(uses, successes, self._win_rates[rows])
 
     def _reserve(self, wanted: int) -> None:
-        have = len(self._questions)
+        have = len(self._captioned)
         if wanted <= have:
             return
         more = max(wanted, 2 * have) - have
-        self._questions = _grown(self._questions, more)
-        self._captions = None if self._captions is None else _grown(self._captions, more)
+        self._questions.grow(more)
+        if self._captions is not None:
+            self._captions.grow(more)
         self._captioned = np.concatenate([self._captioned, np.zeros(more, np.bool_)])
         self._numbers = np.concatenate([self._numbers, np.zeros((4, more), np.int64)], axis=1)
         self._labels = np.concatenate([self._labels, np.zeros((2, more), np.int8)], axis=1)
@@ -256,13 +281,6 @@ class Bucket:
 
 def _numbers(e: Entry) -> tuple[int, ...]:
     return e.uses, e.successes, e.created, hash(e.source_id)
-
-
-def _grown(vectors: Vectors, more: int) -> Vectors:
-    """With so many rows more, which take no memory before something is written to them."""
-    grown = np.zeros((len(vectors) + more, vectors.shape[1]), np.float32)
-    grown[: len(vectors)] = vectors
-    return grown
 
 
 class Index:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
@@ -73,10 +73,11 @@ class Worker(Generic[J, R]):
             answers.setdefault(loop, []).append((future, result))
         for loop, pairs in answers.items():
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_resolve, pairs)
+                loop.call_soon_threadsafe(resolve, pairs)
 
 
-def _resolve(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+def resolve(pairs: Iterable[tuple[asyncio.Future[Any], Any]]) -> None:
+    """Give each of those who wait its result or its error; who has gone gets none."""
     for future, result in pairs:
         if future.done():
             continue

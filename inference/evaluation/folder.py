@@ -46,7 +46,15 @@ class RunFolder:
         self._journals = {name: Journal(path / f"{name}.jsonl") for name in JOURNALS}
         self.rows = {row.run: row for row in _read(path / "rows.jsonl", Row)}
         self.learned = {entry.run: entry for entry in _read(path / "learned.jsonl", Learned)}
-        self.traces = {json.loads(line)["id"]: offset for offset, line in lines(path / "trajectories.jsonl")}
+        self.traces: dict[str, int] = {}
+        self.models: dict[Role, set[str]] = {}
+        """The models that answered before this start, by role."""
+        for offset, line in lines(path / "trajectories.jsonl"):
+            run = json.loads(line)
+            self.traces[run["id"]] = offset
+            for step in run["steps"]:
+                if step["reply"] is not None and step["reply"]["model"]:
+                    self.models.setdefault(step["role"], set()).add(step["reply"]["model"])
 
     def add_run(self, run: Run) -> asyncio.Future[None]:
         """Keep a run that is not judged yet; done when it is on disk, or with a DataError."""
@@ -70,15 +78,6 @@ class RunFolder:
             run = Run.model_validate_json(file.readline())
         question = run.question.model_copy(update={"images": item.example.question.images})
         return run.model_copy(update={"question": question})
-
-    def models(self) -> dict[Role, set[str]]:
-        """The models that have answered so far, by role."""
-        found: dict[Role, set[str]] = {}
-        for run in read_runs(self.path) if self.traces else ():
-            for step in run.steps:
-                if step.reply is not None and step.reply.model:
-                    found.setdefault(step.role, set()).add(step.reply.model)
-        return found
 
     def write(self, name: str, text: str) -> None:
         """Write a file whole or not at all.

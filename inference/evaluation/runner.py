@@ -55,7 +55,6 @@ class Runner:
         self._open = open_answerer
         self._watch = watch
         self._circuit = Circuit(config.eval.failures)
-        self._begun = folder.models()
         self._writes: list[asyncio.Future[None]] = []
 
     async def run(self) -> None:
@@ -204,7 +203,7 @@ class Runner:
         for step in answered.steps:
             if step.reply is None or not step.reply.model:
                 continue
-            begun = self._begun.get(step.role)
+            begun = self._folder.models.get(step.role)
             if begun is not None and step.reply.model not in begun:
                 former = ", ".join(sorted(begun))
                 raise ConfigError(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from local_search.protocol import Encoder, Vectors
-from memory_serve.database import store_error
+from memory_serve.database import store_error, switch_to_log, transaction
 from memory_serve.protocol import Added
 from mia.errors import MemoryStoreError
 
@@ -314,15 +313,9 @@ class _File:
     def _writing(self) -> Iterator[None]:
         """A transaction; on disk when this ends, undone when something is raised."""
         with self._faults():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(self._connection, "BEGIN IMMEDIATE"):
                 yield
-                self._connection.execute("COMMIT")
-                self._writes += 1
-            except BaseException:
-                if self._connection.in_transaction:  # after some faults SQLite has undone it itself
-                    self._connection.execute("ROLLBACK")
-                raise
+            self._writes += 1
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
@@ -335,7 +328,7 @@ class _File:
 
     def _prepare(self, about: Mapping[str, str]) -> None:
         execute = self._connection.execute
-        self._switch_to_log()
+        switch_to_log(self._connection, _BUSY_S)
         execute("PRAGMA synchronous = FULL")
         with self._writing():
             (application,) = execute("PRAGMA application_id").fetchone()
@@ -352,18 +345,6 @@ class _File:
             raise self._other(f"holds notes of {found['method']}, not of {about['method']}", "other_method")
         if found != about:
             raise self._other(f"holds vectors of {found['encoder']}, not of {about['encoder']}", "other_encoder")
-
-    def _switch_to_log(self) -> None:
-        """Turn the write-ahead log on. Of several that open a new file at once, SQLite refuses all but one unwaited."""
-        deadline = time.monotonic() + _BUSY_S
-        while True:
-            try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
 
     def _other(self, what: str, code: str) -> MemoryStoreError:
         return MemoryStoreError(f"{self.path} {what}", remedy="set method.path to another file", code=code)

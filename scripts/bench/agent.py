@@ -14,12 +14,10 @@ import asyncio
 import gc
 import json
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,37 +33,14 @@ from inference.tools import SearchTool, ToolBox
 from inference.transcript import Transcript
 from mia.chat.openai import OpenAIChat, to_wire
 from mia.config import Endpoint
-from mia.types import Hit, Message, Passage, Question
+from mia.types import Message, Question
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a program, only this folder is on the path
+from scripts.bench.stub_endpoint import PASSAGE, StubSearch, serving
 
 AGENT = AgentConfig(plan=False, reflect=False)
 CALLS_PER_EPISODE = 2
-PASSAGE = Passage(id="vienna", title="Vienna", text="Vienna is the capital of Austria and lies on the Danube.")
 Run = Callable[[int], Awaitable[None]]
-
-
-class StubSearch:
-    """A search that costs nothing."""
-
-    name = "stub"
-
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Always the same passage."""
-        return [[Hit(passage=PASSAGE, score=1.0, rank=1, backend=self.name)] for _ in queries]
-
-    async def aclose(self) -> None:
-        """Nothing to free."""
-
-
-@contextmanager
-def stub_endpoint(delay_ms: int) -> Iterator[str]:
-    """The URL of a stub endpoint in its own process."""
-    command = [sys.executable, str(Path(__file__).with_name("stub_endpoint.py")), str(delay_ms)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
-        finally:
-            process.terminate()
 
 
 async def limited(count: int, concurrency: int, one: Callable[[int], Awaitable[None]]) -> None:
@@ -195,7 +170,7 @@ def main() -> int:
         task = progress.add_task("measuring", total=len(plan))
         for delay, concurrency, name in plan:
             progress.update(task, description=f"{name}, {concurrency} at once, {delay} ms")
-            with stub_endpoint(delay) as url:
+            with serving(delay) as url:
                 figures = measure(CANDIDATES[name][0], url, concurrency, args.repeats)
             rows.append({"loop": name, "delay_ms": delay, "at_once": concurrency, **figures})
             progress.advance(task)
@@ -217,7 +192,7 @@ def flat_memory(rounds: int = 5) -> list[float]:
     """RSS after each of several rounds of 1,000 episodes, 256 at once."""
     sizes = []
     for _ in range(rounds):
-        with stub_endpoint(0) as url:
+        with serving(0) as url:
             run_ours(url, 1000, 256)
         gc.collect()
         sizes.append(rss_mb())

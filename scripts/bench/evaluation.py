@@ -15,12 +15,9 @@ import asyncio
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,36 +41,13 @@ from memory_serve.hashing import HashEncoder
 from memory_serve.store import SqliteMemory
 from mia.chat.openai import OpenAIChat, to_wire
 from mia.config import load
-from mia.types import Hit, Message, Passage
+from mia.types import Message
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a program, only this folder is on the path
+from scripts.bench.stub_endpoint import PASSAGE, StubSearch, serving
 
 CALLS = {"react": 2, "mia": 4}
 """Model calls of a question: search and answer; with MIA also plan and reflection."""
-PASSAGE = Passage(id="vienna", title="Vienna", text="Vienna is the capital of Austria and lies on the Danube.")
-
-
-class StubSearch:
-    """A search that costs nothing."""
-
-    name = "stub"
-
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Always the same passage."""
-        return [[Hit(passage=PASSAGE, score=1.0, rank=1, backend=self.name)] for _ in queries]
-
-    async def aclose(self) -> None:
-        """Nothing to free."""
-
-
-@contextmanager
-def stub_endpoint(delay_ms: int) -> Iterator[str]:
-    """The URL of a stub endpoint in its own process."""
-    command = [sys.executable, str(Path(__file__).with_name("stub_endpoint.py")), str(delay_ms)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
-        finally:
-            process.terminate()
 
 
 def open_agent(config: EvalConfig) -> Here:
@@ -142,7 +116,7 @@ def measure(name: str, args: argparse.Namespace, concurrency: int) -> dict[str, 
     run = run_ours if name == "mia eval" else run_bare
     walls, cpus = [], []
     for _ in range(args.repeats):
-        with stub_endpoint(args.delay_ms) as url, tempfile.TemporaryDirectory(dir=args.dir) as folder:
+        with serving(args.delay_ms) as url, tempfile.TemporaryDirectory(dir=args.dir) as folder:
             wall, cpu = time.perf_counter(), time.process_time()
             run(url, args.method, args.questions, concurrency, Path(folder))
             walls.append(time.perf_counter() - wall)

@@ -1,19 +1,53 @@
-"""A stub of an OpenAI-compatible endpoint for benchmarks: first asks for one search, then answers.
+"""Stubs for benchmarks: an OpenAI-compatible endpoint that first asks for one search, then answers, and that search.
 
-Runs in a process of its own, so that its CPU time is not counted. Prints its port on the first line of stdout.
+The endpoint runs in a process of its own (`serving`), so that its CPU time is not counted; as a program this file is
+that process, and prints its port on the first line of stdout.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from aiohttp import web
 
+from mia.types import Hit, Passage
+
 CALL = '<think>Look it up.</think>\n<tool_call>{"name": "search", "arguments": {"query": "river Vienna"}}</tool_call>'
 ANSWER = "<think>The passage says so.</think>\n<answer>Danube</answer>"
+
+
+PASSAGE = Passage(id="vienna", title="Vienna", text="Vienna is the capital of Austria and lies on the Danube.")
+
+
+class StubSearch:
+    """A search that costs nothing."""
+
+    name = "stub"
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Always the same passage."""
+        return [[Hit(passage=PASSAGE, score=1.0, rank=1, backend=self.name)] for _ in queries]
+
+    async def aclose(self) -> None:
+        """Nothing to free."""
+
+
+@contextmanager
+def serving(delay_ms: int) -> Iterator[str]:
+    """The URL of an endpoint in its own process."""
+    command = [sys.executable, __file__, str(delay_ms)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
+        finally:
+            process.terminate()
 
 
 def reply(body: dict[str, Any]) -> dict[str, Any]:

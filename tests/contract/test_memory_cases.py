@@ -18,7 +18,7 @@ from local_search.protocol import Vectors
 from memory_serve.config import MemoryConfig
 from memory_serve.hashing import HashEncoder
 from memory_serve.open import open_served
-from memory_serve.protocol import MAX_BATCH, Draft
+from memory_serve.protocol import MAX_BATCH
 from memory_serve.store import SqliteMemory
 from mia.chat.scripted import ScriptedChat
 from mia.errors import DataError, MemoryStoreError
@@ -26,6 +26,7 @@ from mia.examples import Reference
 from mia.types import Message, Question
 from tests import postgres
 from tests.doubles import FixedSearch, call, scripted
+from tests.memories import draft
 
 ASKED = Question(id="asked", text="Which river flows through the city of Vienna today?")
 Open = Callable[..., SqliteMemory]
@@ -48,12 +49,6 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     yield make
     for store in stores:
         await store.aclose()
-
-
-def draft(town: str, **fields: Any) -> Draft:
-    given = {"question": f"Which river flows through {town}?", "workflow": f"1. Search: {town}", "outcome": "correct",
-             "source_id": f"q-{town}", "trajectory_id": f"t-{town}"}  # fmt: skip
-    return Draft.model_validate({**given, **fields})
 
 
 async def test_a_memory_that_was_merged_from_one_that_is_not_there(opened: Open) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
 
 from memory_serve.config import MemoryConfig
 from memory_serve.hashing import HashEncoder
 from memory_serve.protocol import Draft
 from memory_serve.store import SqliteMemory
 from tests.contract.test_memory_contract import in_postgres, serving
+from tests.fuzzing import fuzz
 
 OPERATIONS = 17
 PATHS = ("/etc/passwd", "../../outside.db", "..\\outside.db", "file:///tmp/outside.db", "m.db", "C:\\outside.db")
@@ -55,23 +55,13 @@ def test_no_request_makes_it_stumble(service: tuple[str, SqliteMemory], examples
 
 
 def _fuzz(operation: Any, examples: int, statuses: Counter[int]) -> None:
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(case=operation.as_strategy())
-    def run(case: Any) -> None:
-        response = case.call()
+    def check(case: Any, response: Any) -> None:
         statuses[response.status_code] += 1
         assert response.status_code in (200, 404, 409, 422, 428), (operation.label, response.status_code, response.text)
         if response.status_code != 200 and operation.label.split()[1].startswith("/v1"):
             assert response.json()["error"]["code"]
 
-    run()
+    fuzz(operation, examples, check)
 
 
 def test_no_request_can_name_a_path(service: tuple[str, SqliteMemory], tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from memory_serve.store import SqliteMemory
 from mia.errors import ConfigError, DataError, MemoryStoreError
 from mia.types import Question
 from tests import postgres
+from tests.memories import drafts
 
 pytestmark = pytest.mark.skipif(bool(postgres.MISSING), reason=postgres.REASON)
 Open = Callable[..., SqliteMemory]
@@ -43,19 +44,6 @@ async def replica() -> AsyncIterator[Open]:
     yield make
     for store in stores:
         await store.aclose()
-
-
-def drafts(count: int, start: int = 0) -> list[Draft]:
-    return [
-        Draft(
-            question=f"Which river flows through town{n} of region{n % 7}?",
-            workflow=f"1. Search: town{n}",
-            outcome=("correct", "incorrect", "unjudged")[n % 3],
-            source_id=f"q{n}",
-            trajectory_id=f"t{n}",
-        )
-        for n in range(start, start + count)
-    ]
 
 
 # ---------------------------------------------------------------------------------------------- the same as SQLite

@@ -18,6 +18,7 @@ from memory_serve.store import SqliteMemory
 from mia.errors import MemoryStoreError
 from mia.types import Question
 from tests import postgres
+from tests.memories import draft
 
 pytestmark = pytest.mark.skipif(bool(postgres.MISSING), reason=postgres.REASON)
 Open = Callable[..., SqliteMemory]
@@ -41,12 +42,6 @@ async def replica() -> AsyncIterator[Open]:
     yield make
     for store in stores:
         await store.aclose()
-
-
-def draft(town: str, **fields: Any) -> Draft:
-    given = {"question": f"Which river flows through {town}?", "workflow": f"1. Search: {town}", "outcome": "correct",
-             "source_id": f"q-{town}", "trajectory_id": f"t-{town}"}  # fmt: skip
-    return Draft.model_validate({**given, **fields})
 
 
 # ---------------------------------------------------------------------------------------------- one transaction

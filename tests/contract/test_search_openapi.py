@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import schemathesis
 from fastapi import FastAPI
-from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -21,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
 from local_search.app import create_app
 from local_search.build import build_index
 from local_search.engine import SearchEngine
+from tests.fuzzing import fuzz
 
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 OPERATIONS = {"POST /v1/search", "POST /retrieve", "GET /health"}
@@ -60,21 +60,11 @@ def test_no_request_makes_it_stumble(app: FastAPI, examples: int) -> None:
 
 
 def _fuzz(operation: Any, examples: int, statuses: Counter[int]) -> None:
-    @given(case=operation.as_strategy())
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    def answers(case: Any) -> None:
-        response = case.call()
+    def check(case: Any, response: Any) -> None:
         case.validate_response(response, checks=CHECKS)
         statuses[response.status_code] += 1
 
-    answers()
+    fuzz(operation, examples, check)
 
 
 @pytest.mark.parametrize("route", ["/v1/search", "/retrieve"])

@@ -14,8 +14,8 @@ import pytest
 import schemathesis
 import uvicorn
 from aiohttp.abc import AbstractResolver, ResolveResult
-from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.fuzzing import fuzz
 from web_tools.app import create_app
 from web_tools.cache import DiskCache
 from web_tools.config import WebConfig
@@ -87,17 +87,7 @@ def test_no_request_makes_it_stumble(service: str, examples: int) -> None:
 
 
 def _fuzz(operation: Any, examples: int, statuses: Counter[int]) -> None:
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(case=operation.as_strategy())
-    def run(case: Any) -> None:
-        response = case.call()
+    def check(case: Any, response: Any) -> None:
         statuses[response.status_code] += 1
         assert response.status_code in (200, 404, 422, 502)
         if response.status_code == 502:
@@ -105,4 +95,4 @@ def _fuzz(operation: Any, examples: int, statuses: Counter[int]) -> None:
             assert operation.label == "POST /v1/visit"
             assert response.json()["error"]["boundary"] == "tool"
 
-    run()
+    fuzz(operation, examples, check)

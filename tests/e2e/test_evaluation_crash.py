@@ -87,7 +87,8 @@ def killed_and_resumed(tmp_path: Path, seed: int, kills: int) -> None:
         resume: tuple[str, ...] = ()
         for _ in range(kills):
             endpoint.reached.clear()
-            endpoint.limit = endpoint.asked["all"] + chance.randrange(1, total // kills)
+            # Half of the work at most before the last kill: there is always enough left to be killed in.
+            endpoint.limit = endpoint.asked["all"] + chance.randrange(1, total // (2 * kills))
             process = start(questions, out, url, *resume)
             assert endpoint.reached.wait(120)
             threading.Event().wait(chance.random() * 0.1)  # somewhere in writing, judging, learning

@@ -25,8 +25,8 @@ from mia.types import Question
 
 folder, size = Path(sys.argv[1]), int(sys.argv[2])
 
-def draft(n):
-    return Draft(question=f"Which river flows through town{n}?", workflow=f"1. Search: town{n} " + "x " * 500,
+def draft(n, words=500):
+    return Draft(question=f"Which river flows through town{n}?", workflow=f"1. Search: town{n} " + "x " * words,
                  outcome="correct", source_id=f"q{n}", trajectory_id=f"t{n}")
 
 async def state(store):
@@ -57,8 +57,9 @@ async def main():
     await asyncio.gather(*(client(k) for k in range(8)))
     told = {"codes": sorted(codes), "acknowledged": stored, "refused": sorted(f"q{n}" for n in refused)}
     told["full"] = await state(store)  # reading still works
+    # What was refused was a whole group; less of it may still fit. These are larger than all that can be left.
     (told["retry"],) = {e.code for e in await asyncio.gather(
-        *(store.add([draft(n)]) for n in range(10**6, 10**6 + 3)), return_exceptions=True)}
+        *(store.add([draft(n, 90_000)]) for n in range(10**6, 10**6 + 3)), return_exceptions=True)}
     ballast.unlink()
     told["again"] = {f"q{n}": (await store.add([draft(n)]))[0].action for n in sorted(refused)}
     told["freed"] = await state(store)

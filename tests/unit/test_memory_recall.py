@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from memory_serve.coarse import COARSE_FROM
 from memory_serve.config import MemoryConfig
 from memory_serve.protocol import TRUSTS, Stored
 from memory_serve.rows import Encoded
@@ -17,7 +18,7 @@ from memory_serve.upkeep import MemoryCore
 from memory_serve.vectors import OUTCOMES
 from memory_serve.writing import Call
 
-DIM, COUNT = 32, 4000
+DIM, COUNT = 32, COARSE_FROM + 1000
 BUCKET = ("text-image", "human")
 RNG = np.random.default_rng(7)
 
@@ -54,16 +55,17 @@ ENCODED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("recall") / "m.db"
+@pytest.fixture(scope="module", params=[4000, COUNT])
+def stored(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Path, int]:
+    """A file of so many memories; of the greater number, recall looks at coarse vectors first."""
+    path, count = tmp_path_factory.mktemp("recall") / "m.db", int(request.param)
     core = MemoryCore(MemoryConfig(path=path, synchronous="normal"), "few", DIM)
-    for start in range(0, COUNT, 1000):
-        some = slice(start, start + 1000)
+    for start in range(0, count, 1000):
+        some = slice(start, min(start + 1000, count))
         (result,) = core.run([Call(core.load_memories, (MEMORIES[some], ENCODED[some]), "default", "", "import")])
         assert {added.action for added in result} == {"stored"}
     core.close()
-    return path
+    return path, count
 
 
 def similarity(asked: Encoded, encoded: Encoded) -> float:
@@ -74,11 +76,13 @@ def similarity(asked: Encoded, encoded: Encoded) -> float:
     return min(1.0, max(-1.0, cosine))
 
 
-def wanted(asked: Encoded, source: str, config: MemoryConfig, k: int, skip: int) -> list[tuple[str, float, float]]:
+def wanted(
+    asked: Encoded, source: str, config: MemoryConfig, count: int, k: int, skip: int
+) -> list[tuple[str, float, float]]:
     """Id, score and similarity of what should be recalled, by outcome."""
     rows = [
         (m, similarity(asked, e))
-        for m, e in zip(MEMORIES, ENCODED, strict=True)
+        for m, e in zip(MEMORIES[:count], ENCODED[:count], strict=True)
         if m.trust in config.recall_trust and (not source or m.source_id != source)
     ]
     low, high = min(s for _, s in rows), max(s for _, s in rows)
@@ -102,15 +106,16 @@ def wanted(asked: Encoded, source: str, config: MemoryConfig, k: int, skip: int)
 @pytest.mark.parametrize("kind", ["paper", "released"])
 @pytest.mark.parametrize(("source", "floor", "trust"), [("", -1.0, TRUSTS), ("q3", 0.05, TRUSTS[:3])])
 def test_recall_is_the_full_sort(
-    path: Path, captioned: bool, kind: Literal["paper", "released"], source: str, floor: float, trust: Any
+    stored: tuple[Path, int], captioned: bool, kind: Literal["paper", "released"], source: str, floor: float, trust: Any
 ) -> None:
+    path, count = stored
     config = MemoryConfig(path=path, score=kind, floor=floor, recall_trust=trust)
     core = MemoryCore(config, "few", DIM)
     for question, caption, k, skip in zip(units(4), units(4), (2, 7, 40, 100), (0, 3, 500, 999), strict=True):
         asked = Encoded(BUCKET, question, caption if captioned else None)
         recalled = core.recall("default", asked, source, k, skip, False)
         scored = (*recalled.successes, *recalled.failures, *recalled.unjudged)
-        assert [(s.memory.id, s.score, s.similarity) for s in scored] == wanted(asked, source, config, k, skip)
+        assert [(s.memory.id, s.score, s.similarity) for s in scored] == wanted(asked, source, config, count, k, skip)
         assert all(sum(s.terms.values()) == pytest.approx(s.score, abs=1e-12) for s in scored)
     core.close()
 

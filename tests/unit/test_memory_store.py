@@ -14,11 +14,11 @@ import pytest
 from memory_serve.config import MemoryConfig
 from memory_serve.database import MIGRATIONS, Database
 from memory_serve.hashing import HashEncoder
-from memory_serve.protocol import Draft
 from memory_serve.store import SqliteMemory
 from memory_serve.upkeep import MemoryCore
 from mia.errors import MemoryStoreError
 from mia.types import Question
+from tests.memories import drafts
 
 Open = Callable[..., SqliteMemory]
 
@@ -36,19 +36,6 @@ async def opened(tmp_path: Path) -> AsyncIterator[Open]:
     yield make
     for store in stores:
         await store.aclose()
-
-
-def drafts(count: int, start: int = 0) -> list[Draft]:
-    return [
-        Draft(
-            question=f"Which river flows through town{n} of region{n % 7}?",
-            workflow=f"1. Search: town{n}",
-            outcome=("correct", "incorrect", "unjudged")[n % 3],
-            source_id=f"q{n}",
-            trajectory_id=f"t{n}",
-        )
-        for n in range(start, start + count)
-    ]
 
 
 ASKED = Question(id="new", text="Which river flows through town3 of region3?")
