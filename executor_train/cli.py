@@ -64,7 +64,7 @@ def _settings(config: TrainConfig, args: Namespace) -> Any:
     """TRL's settings; what it does not know is refused."""
     from trl.trainer.grpo_config import GRPOConfig
 
-    given = {"output_dir": str(args.out or "."), **{name: _read(value) for name, value in config.grpo.items()}}
+    given = {"output_dir": str(args.out or "."), **{name: read_value(value) for name, value in config.grpo.items()}}
     if args.dry_run:
         given |= {"report_to": [], "bf16": False, "use_cpu": True}
     try:
@@ -73,7 +73,7 @@ def _settings(config: TrainConfig, args: Namespace) -> Any:
         raise ConfigError(f"[grpo]: {error}", remedy="see TRL's GRPOConfig for the settings there are") from error
 
 
-def _read(value: Any) -> Any:
+def read_value(value: Any) -> Any:
     """Flags come as text, since [grpo] has no types here: numbers, true and false, lists are read as JSON."""
     try:
         return json.loads(value) if isinstance(value, str) else value
@@ -102,9 +102,9 @@ def _train(config: TrainConfig, settings: Any, args: Namespace) -> int:
         trainer = WaveTrainer(
             played, model, tokenizer, settings, rows, checked,
             context=config.rollout.context, limit=config.rollout.limit, batch=config.rollout.batch,
-            backward=config.rollout.backward, peft_config=_adapter(config.policy), eyes=eyes,
+            backward=config.rollout.backward, peft_config=adapter(config.policy), eyes=eyes,
         )  # fmt: skip
-        last = _last(args.out) if args.resume else None
+        last = last_checkpoint(args.out) if args.resume else None
         try:
             trainer.train(resume_from_checkpoint=last)
             trainer.save_model(str(args.out / "final"))
@@ -114,7 +114,8 @@ def _train(config: TrainConfig, settings: Any, args: Namespace) -> int:
     return 0
 
 
-def _last(out: Path) -> str | None:
+def last_checkpoint(out: Path) -> str | None:
+    """The last checkpoint of TRL's in a folder."""
     from transformers.trainer_utils import get_last_checkpoint
 
     found: str | None = get_last_checkpoint(str(out)) if out.is_dir() else None
@@ -150,7 +151,8 @@ def _place(config: PolicyConfig) -> str:
     return str(embedded.ensure()) if config.path == "embedded:" else config.path
 
 
-def _adapter(config: PolicyConfig) -> Any:
+def adapter(config: PolicyConfig) -> Any:
+    """PEFT's config of a new adapter; None if all weights are trained."""
     if not config.lora_rank:
         return None
     from peft import LoraConfig

@@ -57,6 +57,28 @@ class RewardConfig(Section):
     first_try: float = Field(0.0, ge=0, description="bonus to `correct` for a right answer without a replan")
 
 
+class TracesConfig(Section):
+    """What the warm start learns from."""
+
+    role: Literal["executor", "planner"] = Field("executor", description="whose replies are learned")
+    limit: int = Field(4096, ge=64, description="tokens; longer conversations are left out, and counted")
+    runs: Path | None = Field(
+        None, description="folder of `mia eval`, whose right runs are learned from; empty: scripted runs of miniwiki"
+    )
+    questions: int = Field(0, ge=0, description="first questions of miniwiki's train split, in random order; 0: all")
+    early: float = Field(0.2, ge=0, le=1, description="share of scripted runs that answer too early, and plan again")
+    notes: bool = Field(True, description="scripted runs recall what memory learned from the earlier ones")
+    seed: int = Field(0, description="of the order, and of which runs answer early")
+
+
+class WarmConfig(RunConfig):
+    """The whole config of `mia train sft`."""
+
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    traces: TracesConfig = Field(default_factory=TracesConfig)
+    sft: dict[str, Any] = Field(default_factory=dict, description="TRL's SFTConfig, key by key")
+
+
 class TrainConfig(RunConfig):
     """The whole config of `mia train executor`."""
 

@@ -1,7 +1,8 @@
-"""SFT warm start: a LoRA adapter learns to write what the assistant wrote in recorded conversations (TRL's SFTTrainer).
+"""SFT warm start: a model learns to write what a role wrote in recorded conversations, by TRL's `SFTTrainer`.
 
-A conversation becomes one sequence: the tokens that serving reads (`mia.chat.local`), with the replies between them as
-they would have been sampled, end token included. Only these are trained on.
+A conversation becomes one sequence: the tokens that serving reads (`mia.chat.template`), with the replies between them
+as they would have been sampled, end token included. Only these are trained on. Left out: making traces
+(`executor_train.traces`) and reading configs (`executor_train.sft_cli`).
 """
 
 from __future__ import annotations
@@ -10,65 +11,75 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mia.chat.template import Template
+from mia.errors import ConfigError
 from mia.types import Message
 
 IGNORED = -100
 """Label of a token that is not trained on."""
 
 
-def sequence(tokenizer: Any, prompt_ids: Any, messages: Sequence[Message], end: int) -> dict[str, list[int]]:
-    """One conversation as `input_ids` (T,) and `labels` (T,); a label is `IGNORED` where others wrote.
+def sequence(template: Template, messages: Sequence[Message], end: int) -> dict[str, list[int]]:
+    """One conversation of T tokens as `input_ids` (T,) and `labels` (T,); a label is `IGNORED` where others wrote.
 
     Args:
-        tokenizer: of the model.
-        prompt_ids: tokens of a conversation up to where the reply starts, as serving makes them.
-        messages: the conversation.
+        template: of the model.
+        messages: the conversation; what follows the last reply is left out.
         end: the token that ends a reply.
 
     Raises:
-        ValueError: the template writes an earlier turn another way once there is a later one.
+        ConfigError: the template writes an earlier turn another way once there is a later one.
     """
     ids: list[int] = []
     labels: list[int] = []
     for place, message in enumerate(messages):
         if message.role != "assistant":
             continue
-        prompt = prompt_ids(messages[:place])
+        prompt = template.ids(messages[:place])
         if prompt[: len(ids)] != ids:
-            raise ValueError("the chat template rewrites earlier turns")
+            raise ConfigError(
+                "the chat template rewrites earlier turns", remedy='set policy.template = "chatml"', code="bad_template"
+            )
         labels += [IGNORED] * (len(prompt) - len(ids))
-        reply = [*tokenizer(message.text, add_special_tokens=False, split_special_tokens=True).input_ids, end]
+        reply = [*template.plain(message.text), end]
         ids = prompt + reply
         labels += reply
     return {"input_ids": ids, "labels": labels}
 
 
-def train(rows: Iterable[dict[str, list[int]]], base: Path, out: Path, **settings: Any) -> None:
-    """Train an adapter and save it."""
-    import torch
-    from datasets import Dataset
-    from peft import LoraConfig
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import SFTConfig, SFTTrainer
+def sequences(
+    template: Template, conversations: Iterable[Sequence[Message]], end: int, limit: int
+) -> tuple[list[dict[str, list[int]]], int]:
+    """All conversations as `sequence` makes them, and how many were left out for being longer than `limit` tokens."""
+    made = [sequence(template, messages, end) for messages in conversations]
+    kept = [each for each in made if len(each["input_ids"]) <= limit]
+    return kept, len(made) - len(kept)
 
-    torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    model = AutoModelForCausalLM.from_pretrained(base, dtype="bfloat16")
-    args = SFTConfig(
-        output_dir=str(out / "checkpoints"), max_length=None, packing=False, per_device_train_batch_size=4,
-        gradient_accumulation_steps=2, learning_rate=1e-3, lr_scheduler_type="cosine", warmup_steps=10,
-        weight_decay=0.0, num_train_epochs=1, logging_steps=5, save_steps=25, save_total_limit=1, report_to=[],
-        bf16=False, use_cpu=True, gradient_checkpointing=False, seed=0, dataset_kwargs={},
-        train_sampling_strategy="group_by_length", **settings,
-    )  # fmt: skip
-    peft = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+
+def train(
+    rows: Sequence[dict[str, list[int]]], model: Any, tokenizer: Any, args: Any, adapter: Any, last: str | None
+) -> Path:
+    """Train on sequences, and save what was trained.
+
+    Args:
+        rows: see `sequence`.
+        model, tokenizer: as transformers loads them.
+        args: TRL's `SFTConfig`.
+        adapter: PEFT's config of a new adapter; None trains all weights.
+        last: checkpoint to go on from.
+
+    Returns:
+        The folder of the adapter, or of the whole model: `final` in the output folder.
+    """
+    from datasets import Dataset
+    from trl.trainer.sft_trainer import SFTTrainer
+
     trainer = SFTTrainer(
-        model=model,
-        args=args,
-        train_dataset=Dataset.from_list(list(rows)),
-        processing_class=tokenizer,
-        peft_config=peft,
-    )
-    last = next(iter(sorted((out / "checkpoints").glob("checkpoint-*"))), None)
-    trainer.train(resume_from_checkpoint=str(last) if last else None)
-    trainer.save_model(str(out))
+        model=model, args=args, train_dataset=Dataset.from_list(list(rows)), processing_class=tokenizer,
+        peft_config=adapter,
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=last)
+    final = Path(args.output_dir) / "final"
+    trainer.save_model(str(final))
+    trainer.save_state()
+    return final

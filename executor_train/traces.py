@@ -11,10 +11,12 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from inference.config import AgentConfig
 from inference.driver import Driver
 from inference.episode import mia_episode
+from inference.evaluation.folder import read_rows, read_runs
 from inference.executor import Execution
 from inference.runs import Run
 from inference.tools import ToolBox
@@ -23,15 +25,16 @@ from local_search.miniwiki import Question as Gold
 from memory_serve.protocol import MemoryStore
 from memory_serve.workflow import prepare
 from mia.chat.scripted import ScriptedChat
+from mia.errors import DataError
 from mia.types import Judgement, Message, Question, Record, Role
 
 
 class Trace(Record):
-    """The conversation of one role in one run, as its model saw and wrote it."""
+    """The conversations of the roles in one run, as their models saw and wrote them."""
 
     id: str
-    role: Role
-    messages: tuple[Message, ...]
+    planner: tuple[Message, ...]
+    executor: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,29 @@ def script(gold: Gold, early: bool) -> Script:
     return Script((plan(gold), verdict, plan(gold, 1)), (*turns(gold, early=True), *turns(gold, 1)))
 
 
+def traced(run: Run) -> Trace:
+    """What is learned from a run."""
+    return Trace(id=run.id, planner=tuple(run.conversation("planner")), executor=tuple(run.conversation("executor")))
+
+
+def right_runs(folder: Path) -> list[Trace]:
+    """The runs of `mia eval` whose answers were judged right, without failures and help, in the order they were asked.
+
+    Raises:
+        DataError: there is none, or the folder is no run.
+    """
+    rows = {row.run for row in read_rows(folder) if row.judgement and row.judgement.correct and not row.degraded}
+    found = {run.id: traced(run) for run in read_runs(folder) if run.id in rows and run.stop_reason == "answered"}
+    if not found:
+        raise DataError(f"{folder} has no run that was judged right", remedy="name the folder of a better run")
+    if any(message.tool_calls for trace in found.values() for message in trace.executor):
+        raise DataError(
+            f"{folder}: its Executor called tools natively, which is not trained",
+            remedy='run it again with models.executor.tool_format = "grammar"',
+        )
+    return list(found.values())
+
+
 async def record(
     golds: Sequence[Gold],
     toolbox: ToolBox,
@@ -132,9 +158,15 @@ async def record(
         titles = {hit.passage.title for step in transcript.steps for o in step.observations for hit in o.hits}
         if execution.answer != gold.answer or not {step.title for step in gold.steps} <= titles:
             continue
-        run = Run(id=gold.id, question=question, recalled=transcript.recalled, plans=tuple(transcript.plans),
-                  steps=tuple(transcript.steps), answer=execution.answer, stop_reason=execution.stop_reason)  # fmt: skip
-        for role in ("planner", "executor"):
-            yield Trace(id=gold.id, role=role, messages=run.conversation(role))
+        run = Run(
+            id=gold.id,
+            question=question,
+            recalled=transcript.recalled,
+            plans=tuple(transcript.plans),
+            steps=tuple(transcript.steps),
+            answer=execution.answer,
+            stop_reason=execution.stop_reason,
+        )
+        yield traced(run)
         if memory is not None:
             await memory.add([await prepare(run, Judgement(correct=True, method="em"))])

@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "memory backup": ("memory_serve.admin:backup", "copy a memory file that is in use"),
     "memory undo": ("memory_serve.admin:undo", "take back a change"),
     "memory clear": ("memory_serve.admin:clear", "forget the memories of a namespace"),
+    "train sft": ("executor_train.sft_cli:main", "warm start: train a role on recorded runs"),
     "train executor": ("executor_train.cli:main", "train the Executor by GRPO"),
     "model fetch": ("mia.embedded:main", "fetch the embedded model"),
 }
