@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mia.chat.template import Template
@@ -95,6 +96,7 @@ class Engine:
         device: str = "",
         dtype: str = "",
         pixels: tuple[int | None, int | None] = (None, None),
+        adapter: str = "",
     ) -> Engine:
         """Open a checkpoint.
 
@@ -103,6 +105,7 @@ class Engine:
             name, context: see the class.
             device, dtype: names as torch has them; empty: see `mia.chat.local`.
             pixels: bounds of a picture's area; None leaves the checkpoint's own.
+            adapter: folder of a LoRA adapter (PEFT's), which is merged in; its chat template, if any, is used.
         """
         # Threads that spin while another process wants their core decode up to 7 times slower. Read when torch loads.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -111,6 +114,8 @@ class Engine:
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = dtype or ("float32" if device == "cpu" else "auto")
         tokenizer, model, sees = _loaded(checkpoint, device, dtype)
+        if adapter:
+            model = _adapted(model, tokenizer, adapter)
         engine = cls(model, tokenizer, name, context, Eyes(checkpoint, model, *pixels) if sees else None)
         if device == "cpu":
             input_major(model)
@@ -335,6 +340,16 @@ def _loaded(checkpoint: str, device: str, dtype: str) -> tuple[Any, Any, bool]:
     finally:
         if bars:
             logging.enable_progress_bar()
+
+
+def _adapted(model: Any, tokenizer: Any, adapter: str) -> Any:
+    """The model with an adapter merged in; the tokenizer gets the adapter's chat template."""
+    from peft import PeftModel
+
+    template = Path(adapter) / "chat_template.jinja"
+    if template.is_file():
+        tokenizer.chat_template = template.read_text(encoding="utf-8")
+    return PeftModel.from_pretrained(model, adapter).merge_and_unload().eval()
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:

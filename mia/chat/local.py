@@ -33,6 +33,7 @@ class LocalOptions(Section):
 
     device: str = Field("", description="torch device; empty: the GPU if there is one, else the CPU")
     dtype: Literal["", "float32", "bfloat16", "float16"] = Field("", description="empty: see the module")
+    adapter: str = Field("", description="folder of a LoRA adapter (PEFT's) that is merged in; empty: none")
     batch: int = Field(16, ge=1, description="most requests that are decoded at once")
     min_pixels: int | None = Field(None, ge=1, description="smaller pictures are enlarged; empty: the checkpoint's own")
     max_pixels: int = Field(1280 * 28 * 28, ge=1, description="larger pictures are shrunk; one token is 28 x 28 pixels")
@@ -108,7 +109,9 @@ class LocalChat:
                 place = self._checkpoint or str(embedded.ensure())
                 options = self._options
                 pixels = (options.min_pixels, options.max_pixels)
-                self._engine = Engine.load(place, self.name, self.context, options.device, options.dtype, pixels)
+                self._engine = Engine.load(
+                    place, self.name, self.context, options.device, options.dtype, pixels, options.adapter
+                )
                 self.context = self._engine.context
             self._engine.run(jobs)
         except (MiaError, RuntimeError, ValueError, TypeError, KeyError, OSError, ImportError) as error:
