@@ -104,8 +104,19 @@ def differing(runs: Sequence[Evaluated], leave_out: str = "") -> dict[str, list[
     }
 
 
-def table_of(runs: Sequence[Evaluated], metric: str = "judge", force: bool = False) -> Table:
-    """One line for each method, one column for each dataset, as in the paper; and what became of the questions.
+@dataclass(frozen=True, slots=True)
+class MethodRow:
+    """One method over all datasets: its metric as in `summary.json` (None: not run, or not measured), and counts."""
+
+    method: str
+    metric: dict[str, Any]
+    mean: float | None
+    """Over the datasets; None unless there is one for each."""
+    counts: dict[str, int]
+
+
+def method_rows(runs: Sequence[Evaluated], metric: str = "judge", force: bool = False) -> list[MethodRow]:
+    """One row for each method, as in the paper's tables; and what became of the questions.
 
     Raises:
         ConfigError: runs of one dataset read different files and `force` is not set, or no run has the metric.
@@ -118,28 +129,41 @@ def table_of(runs: Sequence[Evaluated], metric: str = "judge", force: bool = Fal
     if metric not in known:
         raise ConfigError(f"no run has the metric {metric!r}", remedy=f"known: {', '.join(sorted(known)) or 'none'}")
     datasets = list(dict.fromkeys(str(run.dataset["name"]) for run in runs))
-    lines: dict[str, dict[str, Evaluated]] = {}
+    rows: dict[str, dict[str, Evaluated]] = {}
     for run in runs:
         name = run.settings["method"]["name"]
-        if run.dataset["name"] in lines.get(name, {}):  # the same method twice: the folder tells them apart
+        if run.dataset["name"] in rows.get(name, {}):  # the same method twice: the folder tells them apart
             name = f"{name} ({run.path.name})"
-        lines.setdefault(name, {})[run.dataset["name"]] = run
-    columns = ("method", *(f"{name}: {label(metric)}" for name in datasets), "mean", *_COUNTS.values(), "searches")
-    return "Methods, in %", columns, [_line(name, by, datasets, metric) for name, by in lines.items()]
+        rows.setdefault(name, {})[run.dataset["name"]] = run
+    return [_row(name, by, datasets, metric) for name, by in rows.items()]
 
 
 _COUNTS = {"questions": "asked", "answered": "answered", "unjudged": "unjudged", "failed": "failed"}
 
 
-def _line(name: str, by: dict[str, Evaluated], datasets: Sequence[str], metric: str) -> list[str]:
-    got = [metrics_of(by[dataset].summary).get(metric) if dataset in by else None for dataset in datasets]
-    cells = ["–" if one is None else f"{percent(one['mean'])} ({interval(one)})" for one in got]
-    means = [one["mean"] for one in got if one is not None and one["mean"] is not None]
+def _row(name: str, by: dict[str, Evaluated], datasets: Sequence[str], metric: str) -> MethodRow:
+    got = {dataset: metrics_of(by[dataset].summary).get(metric) if dataset in by else None for dataset in datasets}
+    means = [one["mean"] for one in got.values() if one is not None and one["mean"] is not None]
     whole = sum(means) / len(means) if len(means) == len(datasets) else None
     summaries = [run.summary for run in by.values()]
-    counts = [str(sum(summary[kind] for summary in summaries)) for kind in _COUNTS]
-    searches = sum(summary["tool_calls"].get("search", 0) for summary in summaries)
-    return [name, *cells, percent(whole), *counts, str(searches)]
+    counts = {shown: sum(summary[kind] for summary in summaries) for kind, shown in _COUNTS.items()}
+    counts["searches"] = sum(summary["tool_calls"].get("search", 0) for summary in summaries)
+    return MethodRow(name, got, whole, counts)
+
+
+def table_of(rows: Sequence[MethodRow], metric: str) -> Table:
+    """The rows as texts, in %; there must be one."""
+    columns = ("method", *(f"{name}: {label(metric)}" for name in rows[0].metric), "mean", *rows[0].counts)
+    lines = [
+        [
+            row.method,
+            *("–" if one is None else f"{percent(one['mean'])} ({interval(one)})" for one in row.metric.values()),
+            percent(row.mean),
+            *map(str, row.counts.values()),
+        ]
+        for row in rows
+    ]
+    return "Methods, in %", columns, lines
 
 
 def _with_unknown(by_id: dict[str, float], run: Evaluated) -> dict[str, float | None]:
@@ -197,7 +221,8 @@ def _flips(a: Evaluated, b: Evaluated, one: Comparison | None, metric: str, cons
 
 
 def _table(runs: Sequence[Evaluated], args: Namespace) -> int:
-    shown = table_of(runs, args.metric, args.force)
+    rows = method_rows(runs, args.metric, args.force)
+    shown = table_of(rows, args.metric)
     settings = differing(runs, leave_out="method.")
     notes = [*args.note]
     notes += [f"{name} is not the same in all runs: {', '.join(map(repr, got))}" for name, got in settings.items()]
@@ -205,9 +230,8 @@ def _table(runs: Sequence[Evaluated], args: Namespace) -> int:
     if args.out is not None:
         write_file(args.out, markdown("Methods compared", notes, [shown]))
     if args.json:
-        _, columns, lines = shown
-        rows = [dict(zip(columns, line, strict=True)) for line in lines]
-        print(json.dumps({"rows": rows, "notes": notes}, ensure_ascii=False, indent=1))
+        listed = [{"method": row.method, args.metric: row.metric, "mean": row.mean, **row.counts} for row in rows]
+        print(json.dumps({"rows": listed, "notes": notes}, ensure_ascii=False, indent=1))
         return 0
     console = Console(highlight=False)
     print_table(shown, f"{label(args.metric)}, % (95% interval)", console)

@@ -85,10 +85,12 @@ def test_the_table_has_a_line_for_each_method(
     shown = json.loads(capsys.readouterr().out)
     react, mia = shown["rows"]
     assert (react["method"], mia["method"]) == ("react", "mia")
-    assert react["questions: EM"].startswith(f"{100 * (59 - len(WRONG | GAINED)) / 59:.1f} (")
-    assert (react["asked"], react["answered"], react["failed"], react["searches"]) == ("60", "59", "1", "59")
+    em = react["em"]["questions"]
+    assert em["mean"] == react["mean"] == pytest.approx((59 - len(WRONG | GAINED)) / 59)
+    assert em["low"] < em["mean"] < em["high"]
+    assert (react["asked"], react["answered"], react["failed"], react["searches"]) == (60, 59, 1, 59)
     assert any("agent.max_turns is not the same" in note for note in shown["notes"])
-    assert "| react |" in out.read_text(encoding="utf-8")
+    assert f"| react | {100 * em['mean']:.1f} (" in out.read_text(encoding="utf-8")
     assert main(["compare", *map(str, runs), "--table", "--metric", "bleu"]) == 2
     assert "known: accepted, em" in capsys.readouterr().err
 

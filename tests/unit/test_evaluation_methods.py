@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from inference.evaluation.compare import Evaluated, table_of
+from inference.evaluation.compare import Evaluated, method_rows
 from inference.methods.config import Name
 from tests.evaluating import World, lines_of, oracle, settings, texts, write_questions
 
@@ -71,12 +71,11 @@ async def test_all_methods_make_one_table_with_one_budget(tmp_path: Path) -> Non
     for method in METHODS:
         config = settings(questions, method__name=method, agent__reflect=False)
         await world_of().run(config, tmp_path / method)
-    _, columns, lines = table_of([Evaluated.read(tmp_path / method) for method in METHODS])
-    rows = {line[0]: dict(zip(columns, line, strict=True)) for line in lines}
-    assert list(rows) == list(METHODS)
-    for name, row in rows.items():
-        assert (row["asked"], row["answered"], row["failed"]) == (str(COUNT), str(COUNT), "0"), name
-        assert row["searches"] == ("0" if name == "direct" else str(COUNT)), name
+    rows = method_rows([Evaluated.read(tmp_path / method) for method in METHODS])
+    assert [row.method for row in rows] == list(METHODS)
+    for row in rows:
+        searches = 0 if row.method == "direct" else COUNT
+        assert row.counts == {"asked": COUNT, "answered": COUNT, "unjudged": 0, "failed": 0, "searches": searches}
 
 
 @pytest.mark.parametrize("method", METHODS)
