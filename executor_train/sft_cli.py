@@ -37,13 +37,13 @@ def _parser() -> ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train; 0 when all steps were taken."""
+    args, flags = parse(_parser(), sys.argv[1:] if argv is None else argv)
+    config = read_profile(WarmConfig, args.config, flags)
     from executor_train.cli import adapter, last_checkpoint, policy
     from executor_train.grpo import keeps_turns
     from executor_train.sft import sequences, train
     from mia.chat.template import Template
 
-    args, flags = parse(_parser(), sys.argv[1:] if argv is None else argv)
-    config = read_profile(WarmConfig, args.config, flags)
     settings = _settings(config, args.out)
     args.out.mkdir(parents=True, exist_ok=True)
     traces = _traces(config, args.out / "traces.jsonl", args.resume)
