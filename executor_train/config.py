@@ -39,6 +39,11 @@ class RolloutConfig(Section):
     backward: int = Field(1, ge=1, description="conversations whose loss is computed at once; not with DeepSpeed")
     rows: int = Field(0, ge=0, description="first rows of the dataset to train on; 0: all")
     validation_rows: int = Field(64, ge=1, description="first rows of the validation set that are played")
+
+
+class ExecutorRolloutConfig(RolloutConfig):
+    """How the Executor's rollouts are played."""
+
     plans: Literal["none", "rows", "planner"] = Field(
         "none", description="the plan in the prompt: none, the rows' own, or one that the frozen Planner writes"
     )
@@ -79,12 +84,18 @@ class WarmConfig(RunConfig):
     sft: dict[str, Any] = Field(default_factory=dict, description="TRL's SFTConfig, key by key")
 
 
-class TrainConfig(RunConfig):
-    """The whole config of `mia train executor`."""
+class GrpoConfig(RunConfig):
+    """What the configs of all roles share."""
 
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     dataset: DatasetConfig = Field(default_factory=DatasetConfig)
     validation: DatasetConfig | None = None
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
-    reward: RewardConfig = Field(default_factory=RewardConfig)
     grpo: dict[str, Any] = Field(default_factory=dict, description="TRL's GRPOConfig, key by key")
+
+
+class TrainConfig(GrpoConfig):
+    """The whole config of `mia train executor`."""
+
+    rollout: ExecutorRolloutConfig = Field(default_factory=ExecutorRolloutConfig)
+    reward: RewardConfig = Field(default_factory=RewardConfig)

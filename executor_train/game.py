@@ -1,7 +1,7 @@
 """What a rollout plays: a row of the training data, with one role trained and the others frozen partners.
 
 The episode, prompts, tools and judge are those of serving. What failed (a model, a tool, memory, a judge) ends the
-rollout with its error; the trainer drops and counts it. Left out: the Planner's game (planner_train).
+rollout with its error; the trainer drops and counts it. Left out: the Planner's game (`planner_train.game`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ExecutorGame:
         if row.plan is not None:
             transcript.plans.append(recited(plan_turn(transcript, question, tools, agent), row.plan))
             agent = agent.model_copy(update={"plan": False})
-        episode = mia_episode(transcript, question, tools, agent, model.context, _no_clock, recall=False)
+        episode = mia_episode(transcript, question, tools, agent, model.context, no_clock, recall=False)
         execution = await driver.run(episode)
         verdict = await self._judged(row, execution)
         if self.oracle and training and not verdict.correct:
@@ -127,7 +127,7 @@ class ExecutorGame:
         last = next(step.reply for step in reversed(transcript.steps) if step.role == "executor" and step.reply)
         made = sum(len(step.observations) for step in transcript.steps)
         budget = Budget(
-            max(0, agent.max_calls - made), float("inf"), _no_clock, model.context, agent.executor.max_tokens
+            max(0, agent.max_calls - made), float("inf"), no_clock, model.context, agent.executor.max_tokens
         )
         budget.account(last, transcript.conversations["executor"])
         told = (user(prompt("executor/replan").render(plan=plan.text)),)
@@ -187,6 +187,6 @@ def recorded(row: Row, transcript: Transcript, execution: Execution, verdict: Ju
     )
 
 
-def _no_clock() -> float:
+def no_clock() -> float:
     """Waves are slow for reasons that no rollout can help, so time does not pass."""
     return 0.0

@@ -73,16 +73,18 @@ def planner_scores(run: Run, first: Judgement, final: Judgement) -> dict[str, fl
     """The parts of the Planner's reward.
 
     Args:
-        run: the run; one without a verdict that could be read has neither decided nor kept to the format.
+        run: the run; one without a verdict that could be read has neither decided nor kept to the format, and one
+            without a plan that could be read has not kept to the format.
         first, final: of the answers before and after the verdict; `correct` must be known.
     """
     replies = [step.reply for step in run.steps if step.role == "planner" and step.reply is not None]
     verdict = run.reflections[-1] if run.reflections else None
+    unread = any(failure.boundary == "parse" for failure in run.degraded)
     return {
         "final": float(bool(final.correct)),
         "first": float(bool(first.correct)),
         "decision": float(verdict is not None and verdict.replan != bool(first.correct)),
-        "format": float(verdict is not None and all(_paired(reply.text) for reply in replies)),
+        "format": float(verdict is not None and not unread and all(_paired(reply.text) for reply in replies)),
     }
 
 

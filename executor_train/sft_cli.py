@@ -39,9 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train; 0 when all steps were taken."""
     args, flags = parse(_parser(), sys.argv[1:] if argv is None else argv)
     config = read_profile(WarmConfig, args.config, flags)
-    from executor_train.cli import adapter, last_checkpoint, policy
     from executor_train.grpo import keeps_turns
     from executor_train.sft import sequences, train
+    from executor_train.training import adapter, last_checkpoint, policy
     from mia.chat.template import Template
 
     settings = _settings(config, args.out)
@@ -69,7 +69,7 @@ def _settings(config: WarmConfig, out: Path) -> Any:
     """TRL's settings; what it does not know is refused."""
     from trl.trainer.sft_config import SFTConfig
 
-    from executor_train.cli import read_value
+    from executor_train.training import read_value
 
     try:
         return SFTConfig(output_dir=str(out), max_length=None, **{k: read_value(v) for k, v in config.sft.items()})

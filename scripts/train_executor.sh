@@ -9,17 +9,5 @@
 # ACCELERATE names a config of `accelerate launch` for several GPUs; without it one process trains.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-
-profile=train/executor
-if [ "${1:-}" = --tiny ]; then
-  profile=train/executor_tiny
-  shift
-fi
-case " $* " in *" --out "*) ;; *) set -- "$@" --out "runs/$(basename "$profile")" ;; esac
-setup embedded,search,train
-say "training ($profile)"
-if [ -n "${ACCELERATE:-}" ]; then
-  exec "$VENV/bin/accelerate" launch --config_file "$ACCELERATE" -m executor_train.cli "$profile" "$@"
-fi
-exec "$VENV/bin/mia" train executor "$profile" "$@"
+source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
+train_role executor "$@"

@@ -1,0 +1,164 @@
+"""What all commands that train by GRPO share: their words, TRL's settings, the model, the loop around the trainer.
+
+Left out: what is played (each role's own command) and the trainer (`executor_train.grpo`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from executor_train.config import GrpoConfig, PolicyConfig
+from mia.cli import parser
+from mia.errors import ConfigError
+from mia.types import Sampling
+
+if TYPE_CHECKING:
+    from executor_train.game import Game, Row
+
+
+def words(verb: str, about: str, examples: Sequence[str]) -> ArgumentParser:
+    """The parser of a command that trains."""
+    more = "Any setting can be given as a dotted flag; those of [grpo] are TRL's own."
+    made = parser(verb, f"{about}\n{more}", examples)
+    made.add_argument("config", help="TOML file, or name of a profile in configs/")
+    made.add_argument("--out", type=Path, metavar="DIR", help="folder of checkpoints, rollouts and logs")
+    made.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the folder")
+    made.add_argument(
+        "--dry-run", action="store_true", help="print memory for each GPU and tokens of a step; train not"
+    )
+    made.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs that --dry-run reckons with")
+    made.add_argument("--sharded", action="store_true", help="--dry-run: ZeRO-3 or FSDP spreads the model over them")
+    return made
+
+
+def grpo_settings(config: GrpoConfig, args: Namespace) -> Any:
+    """TRL's settings; what it does not know is refused.
+
+    Raises:
+        ConfigError: no folder, or a setting that there is not.
+    """
+    if args.out is None and not args.dry_run:
+        raise ConfigError("no folder for what is trained", remedy="give --out DIR")
+    from trl.trainer.grpo_config import GRPOConfig
+
+    given = {"output_dir": str(args.out or "."), **{name: read_value(value) for name, value in config.grpo.items()}}
+    if args.dry_run:
+        given |= {"report_to": [], "bf16": False, "use_cpu": True}
+    try:
+        return GRPOConfig(**given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"[grpo]: {error}", remedy="see TRL's GRPOConfig for the settings there are") from error
+
+
+def read_value(value: Any) -> Any:
+    """Flags come as text, since [grpo] has no types here: numbers, true and false, lists are read as JSON."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def dry_run(config: GrpoConfig, settings: Any, args: Namespace) -> int:
+    """Print what a step needs."""
+    from executor_train.estimate import estimate, shape_of
+
+    rollout, size = config.rollout, 4 if config.policy.dtype == "float32" else 2
+    shape = shape_of(_place(config.policy), config.policy.lora_rank)
+    made = estimate(shape, settings, size, rollout, args.gpus, args.sharded)
+    print("\n".join(made.lines()))
+    return 0
+
+
+def train(
+    config: GrpoConfig,
+    settings: Any,
+    args: Namespace,
+    rows: Sequence[Row],
+    checked: Sequence[Row],
+    game: AbstractContextManager[Game],
+) -> int:
+    """Train on what a game scores, and save; prints the folder."""
+    from executor_train.grpo import WaveTrainer, check
+
+    model, tokenizer, eyes = policy(config.policy)
+    check(tokenizer, settings)  # before anything that takes long
+    with game as played:
+        trainer = WaveTrainer(
+            played, model, tokenizer, settings, rows, checked,
+            context=config.rollout.context, limit=config.rollout.limit, batch=config.rollout.batch,
+            backward=config.rollout.backward, peft_config=adapter(config.policy), eyes=eyes,
+        )  # fmt: skip
+        last = last_checkpoint(args.out) if args.resume else None
+        try:
+            trainer.train(resume_from_checkpoint=last)
+            trainer.save_model(str(args.out / "final"))
+        finally:
+            trainer.close()
+    print(args.out / "final")
+    return 0
+
+
+def last_checkpoint(out: Path) -> str | None:
+    """The last checkpoint of TRL's in a folder."""
+    from transformers.trainer_utils import get_last_checkpoint
+
+    found: str | None = get_last_checkpoint(str(out)) if out.is_dir() else None
+    return found
+
+
+def policy(config: PolicyConfig) -> tuple[Any, Any, Any]:
+    """Model, tokenizer, and eyes if it reads pictures."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+
+    from mia.chat.vision import MODEL_TYPES, Eyes
+    from mia.embedded import TEMPLATE
+
+    place = _place(config)
+    tokenizer = AutoTokenizer.from_pretrained(place)
+    sees = AutoConfig.from_pretrained(place).model_type in MODEL_TYPES
+    if config.template == "chatml":
+        if sees:
+            raise ConfigError("plain ChatML has no pictures", remedy='set policy.template = "own"')
+        tokenizer.chat_template = TEMPLATE
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    model = kind.from_pretrained(place, dtype=config.dtype, attn_implementation=config.attention)
+    if config.adapter is not None:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, config.adapter).merge_and_unload()
+    return model, tokenizer, Eyes(place, model, config.min_pixels, config.max_pixels) if sees else None
+
+
+def _place(config: PolicyConfig) -> str:
+    from mia import embedded
+
+    return str(embedded.ensure()) if config.path == "embedded:" else config.path
+
+
+def adapter(config: PolicyConfig) -> Any:
+    """PEFT's config of a new adapter; None if all weights are trained."""
+    if not config.lora_rank:
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=config.lora_rank, lora_alpha=config.lora_alpha, lora_dropout=0.0, target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )  # fmt: skip
+
+
+def own_sampling(sampling: Sampling, settings: Any) -> Sampling:
+    """How the trained role samples: as [grpo] says, without penalties."""
+    free = {"presence_penalty": 0.0, "repetition_penalty": None, "seed": None}
+    return sampling.model_copy(update={"temperature": settings.temperature, "top_p": settings.top_p, **free})
+
+
+async def closed(*opened: Any) -> None:
+    """Close what was opened."""
+    await asyncio.gather(*(each.aclose() for each in opened))

@@ -1,0 +1,65 @@
+"""What a rollout of the Planner plays: plan, frozen Executor, verdict, at most one more plan and execution.
+
+The episode is that of serving, and so are prompts, tools and judge. Nothing is kept between rollouts: each has its own
+transcript, so that several samples of one question cannot mix. Left out: recalling (rows bring what memory had to say).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from executor_train.game import Outcome, Row, judged, no_clock, recorded
+from executor_train.reward import planner_scores
+from inference.config import AgentConfig, JudgeConfig
+from inference.driver import Driver
+from inference.episode import mia_episode
+from inference.events import Answered, Event
+from inference.tools import ToolBox
+from inference.transcript import Transcript
+from mia.chat import ChatModel
+from mia.types import Role
+
+
+@dataclass
+class PlannerGame:
+    """The Planner leads a frozen Executor to the answer of a question.
+
+    Attributes:
+        toolbox: the Executor's tools.
+        agent: limits and sampling of both; it plans and reflects.
+        partners: frozen models: `executor`, and `judge` if a model judges.
+        judging: how answers are judged.
+        weights: of the parts of the reward, see `planner_scores`.
+    """
+
+    toolbox: ToolBox
+    agent: AgentConfig
+    partners: Mapping[Role, ChatModel]
+    judging: JudgeConfig = field(default_factory=JudgeConfig)
+    weights: Mapping[str, float] = field(
+        default_factory=lambda: {"final": 0.7, "first": 0.2, "decision": 0.05, "format": 0.05}
+    )
+    role: Role = "planner"
+
+    async def play(self, row: Row, model: ChatModel, training: bool) -> Outcome:
+        """See `executor_train.game.Game.play`."""
+        question = row.example.question
+        tools = self.toolbox.offered(question)
+        answers: list[str | None] = []
+
+        def watch(event: Event) -> None:
+            if isinstance(event, Answered):
+                answers.append(event.answer)
+
+        driver = Driver({**self.partners, "planner": model}, self.toolbox)
+        transcript = Transcript(recalled=row.recalled)
+        context = self.partners["executor"].context
+        episode = mia_episode(transcript, question, tools, self.agent, context, no_clock, recall=False)
+        execution = await driver.run(episode, watch)
+        judge = self.partners.get("judge")
+        first = final = await judged(self.judging, row.example, answers[0], judge)
+        if execution.answer != answers[0]:
+            final = await judged(self.judging, row.example, execution.answer, judge)
+        run = recorded(row, transcript, execution, final)
+        return Outcome(run, planner_scores(run, first, final))
