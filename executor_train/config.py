@@ -16,7 +16,10 @@ class PolicyConfig(Section):
     """The model that is trained."""
 
     path: str = Field("embedded:", description="`embedded:`, a checkpoint folder, or a name on the Hugging Face hub")
-    adapter: Path | None = Field(None, description="adapter to start from, e.g. of the SFT warm start; it is merged in")
+    adapter: Path | None = Field(
+        None,
+        description="adapter to start from, e.g. of the warm start, with its own rank; merged in if lora_rank is 0",
+    )
     template: Literal["own", "chatml"] = Field(
         "own",
         description="chat template: the checkpoint's own, or plain ChatML, which keeps the thinking of earlier turns "

@@ -113,7 +113,11 @@ def last_checkpoint(out: Path) -> str | None:
 
 
 def policy(config: PolicyConfig) -> tuple[Any, Any, Any]:
-    """Model, tokenizer, and eyes if it reads pictures."""
+    """Model, tokenizer, and eyes if it reads pictures.
+
+    An adapter to start from goes on being trained as it is, so that what is saved fits the base model; only where all
+    weights are trained it is merged in.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
     from mia.chat.vision import MODEL_TYPES, Eyes
@@ -128,11 +132,20 @@ def policy(config: PolicyConfig) -> tuple[Any, Any, Any]:
         tokenizer.chat_template = TEMPLATE
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     model = kind.from_pretrained(place, dtype=config.dtype, attn_implementation=config.attention)
+    eyes = Eyes(place, model, config.min_pixels, config.max_pixels) if sees else None
     if config.adapter is not None:
-        from peft import PeftModel
+        model = _begun(model, config.adapter, trainable=config.lora_rank > 0)
+    return model, tokenizer, eyes
 
-        model = PeftModel.from_pretrained(model, config.adapter).merge_and_unload()
-    return model, tokenizer, Eyes(place, model, config.min_pixels, config.max_pixels) if sees else None
+
+def _begun(model: Any, folder: Path, trainable: bool) -> Any:
+    from peft import PeftModel
+
+    if not (folder / "adapter_config.json").is_file():
+        raise ConfigError(f"{folder} holds no adapter", remedy="set policy.adapter to the folder `final` of a run")
+    begun = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
+    # PEFT freezes the base model, and leaves it so when it is merged.
+    return begun if trainable else begun.merge_and_unload().requires_grad_(True)
 
 
 def _place(config: PolicyConfig) -> str:
@@ -142,8 +155,8 @@ def _place(config: PolicyConfig) -> str:
 
 
 def adapter(config: PolicyConfig) -> Any:
-    """PEFT's config of a new adapter; None if all weights are trained."""
-    if not config.lora_rank:
+    """PEFT's config of a new adapter; None if all weights are trained, or an adapter that is there already."""
+    if not config.lora_rank or config.adapter is not None:
         return None
     from peft import LoraConfig
 

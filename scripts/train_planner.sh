@@ -7,8 +7,9 @@
 #   bash scripts/train_planner.sh --tiny --policy.adapter runs/sft-planner --out runs/planner
 #   bash scripts/train_planner.sh --dataset.path train.parquet --search.index my-index --out runs/planner
 #
-# ACCELERATE names a config of `accelerate launch` for several GPUs; without it one process trains.
+# ACCELERATE names a config of `accelerate launch` for several GPUs, see configs/accelerate/; without it one process
+# trains.
 set -euo pipefail
-case "${1:-}" in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 train_role planner "$@"
