@@ -74,12 +74,12 @@ def train(
     from datasets import Dataset
     from trl.trainer.sft_trainer import SFTTrainer
 
+    from executor_train.training import save
+
     trainer = SFTTrainer(
         model=model, args=args, train_dataset=Dataset.from_list(list(rows)), processing_class=tokenizer,
         peft_config=adapter,
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=last)
-    final = Path(args.output_dir) / "final"
-    trainer.save_model(str(final))
     trainer.save_state()
-    return final
+    return save(trainer, Path(args.output_dir))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -97,11 +98,21 @@ def train(
         last = last_checkpoint(args.out) if args.resume else None
         try:
             trainer.train(resume_from_checkpoint=last)
-            trainer.save_model(str(args.out / "final"))
+            print(save(trainer, args.out))
         finally:
             trainer.close()
-    print(args.out / "final")
     return 0
+
+
+def save(trainer: Any, out: Path) -> Path:
+    """Save what was trained as `final` in a folder: whole, or not at all."""
+    final, part = out / "final", out / "final.part"
+    trainer.save_model(str(part))
+    trainer.accelerator.wait_for_everyone()
+    if trainer.accelerator.is_main_process:
+        shutil.rmtree(final, ignore_errors=True)
+        part.replace(final)
+    return final
 
 
 def last_checkpoint(out: Path) -> str | None:
