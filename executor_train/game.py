@@ -33,12 +33,14 @@ T = TypeVar("T")
 class Row(Record):
     """A row of the training data: a question with its reference, and what was prepared for it.
 
-    `plan` was written by a Planner before; `recalled` is what memory had to say to it then.
+    `plan` was written by a Planner before; `recalled` is what memory had to say to it then, and `recalled_again` what
+    came next in rank, for a second plan.
     """
 
     example: Example
     plan: Text | None = None
     recalled: Recalled = Recalled()
+    recalled_again: Recalled = Recalled()
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,13 +66,11 @@ def rows_of(config: PlannerConfig, dataset: DatasetConfig, first: int) -> list[R
 
 async def _recalled(config: PlannerConfig, rows: Sequence[Row]) -> list[Row]:
     from memory_serve.open import open_memory
+    from planner_train.rows import recalled_rows
 
     memory = open_memory(config.memory)
     try:
-        return [
-            row.model_copy(update={"recalled": await memory.recall(row.example.question, config.memory.k)})
-            for row in rows
-        ]
+        return await recalled_rows(rows, memory, config.memory.k)
     finally:
         await memory.aclose()
 

@@ -1,7 +1,7 @@
 """What a rollout of the Planner plays: plan, frozen Executor, verdict, at most one more plan and execution.
 
 The episode is that of serving, and so are prompts, tools and judge. Nothing is kept between rollouts: each has its own
-transcript, so that several samples of one question cannot mix. Left out: recalling (rows bring what memory had to say).
+transcript, so that several samples of one question cannot mix. Left out: memory (rows bring what it had to say).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from inference.tools import ToolBox
 from inference.transcript import Transcript
 from mia.chat import ChatModel
 from mia.types import Role
+from planner_train.rows import Prepared
 
 
 @dataclass
@@ -52,10 +53,10 @@ class PlannerGame:
             if isinstance(event, Answered):
                 answers.append(event.answer)
 
-        driver = Driver({**self.partners, "planner": model}, self.toolbox)
-        transcript = Transcript(recalled=row.recalled)
+        driver = Driver({**self.partners, "planner": model}, self.toolbox, Prepared(row))
+        transcript = Transcript()
         context = self.partners["executor"].context
-        episode = mia_episode(transcript, question, tools, self.agent, context, no_clock, recall=False)
+        episode = mia_episode(transcript, question, tools, self.agent, context, no_clock)
         execution = await driver.run(episode, watch)
         judge = self.partners.get("judge")
         first = final = await judged(self.judging, row.example, answers[0], judge)
