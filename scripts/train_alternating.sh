@@ -4,25 +4,29 @@
 # command continues. --tiny: the embedded model with an adapter for each role, on this machine's CPU.
 #
 #   bash scripts/train_alternating.sh --tiny --rounds 2 --out runs/alternating
+#   bash scripts/train_alternating.sh --tiny --executor runs/sft-executor/final --planner runs/sft-planner/final
 #   SERVE="bash serve.sh" bash scripts/train_alternating.sh --dataset.path train.parquet --search.index my-index
 #
-#   --rounds N   how often both are trained   (default: 1)
-#   --out DIR    a folder for each round and role   (default: runs/alternating)
+#   --rounds N          how often both are trained   (default: 1)
+#   --out DIR           a folder for each round and role   (default: runs/alternating)
+#   --executor FOLDER   adapter or checkpoint that the Executor starts from   (default: what its config names)
+#   --planner FOLDER    the same of the Planner, which is frozen first
 #
 # All other words go to both `mia train`; those in EXECUTOR and PLANNER to one of them. Without --tiny, SERVE is the
-# command that serves a checkpoint; it is given the folder (or hub name) and a port, e.g. a script with
-# `vllm serve "$1" --port "$2"`, and is ended after each stage. ACCELERATE: see train_executor.sh.
+# command that serves the frozen role; it is given a folder (or hub name) and a port, e.g. a script with
+# `vllm serve "$1" --port "$2"`, and is ended after each stage with all it started. PORT (default: 8001) must be free.
+# ACCELERATE names a config of `accelerate launch`, see configs/accelerate/.
 set -euo pipefail
-case "${1:-}" in -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 
-tiny="" rounds=1 out=runs/alternating words=()
+tiny="" rounds=1 out=runs/alternating executor="" planner="" port=${PORT:-8001} words=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --tiny) tiny=_tiny; shift ;;
-    --rounds | --out)
+    --rounds | --out | --executor | --planner)
       [ $# -ge 2 ] || die "$1 needs a value" "see --help"
-      if [ "$1" = --rounds ]; then rounds=$2; else out=$2; fi
+      printf -v "${1#--}" %s "$2"
       shift 2
       ;;
     *) words+=("$1"); shift ;;
@@ -30,25 +34,42 @@ while [ $# -gt 0 ]; do
 done
 case "$rounds" in "" | *[!0-9]*) die "--rounds must be a whole number, not $rounds" "see --help" ;; esac
 [ -n "$tiny" ] || [ -n "${SERVE:-}" ] || die "nothing serves the frozen role" "set SERVE, see --help, or give --tiny"
+for start in "$executor" "$planner"; do
+  [ -z "$start" ] || [ -d "$start" ] || die "no folder $start to start from" "give the folder \`final\` of a run"
+done
 setup embedded,search,train
 
-serve() { # serve CHECKPOINT PORT: waits until it answers
-  $SERVE "$1" "$2" &
+adapts() { [ -f "$1/adapter_config.json" ]; }
+
+answers() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
+
+serve() { # serve CHECKPOINT: returns when it answers; `served` leads its process group
+  ! answers || die "port $port is taken" "end what listens there, or set PORT"
+  setsid $SERVE "$1" "$port" &
   served=$!
-  trap 'kill "$served" 2>/dev/null || true' EXIT
-  until curl -sf "http://127.0.0.1:$2/v1/models" >/dev/null; do
-    kill -0 "$served" 2>/dev/null || die "SERVE ended before it answered on port $2" "run it by itself: $SERVE $1 $2"
-    sleep 2
+  trap ended EXIT
+  until curl -sf "http://127.0.0.1:$port/v1/models" >/dev/null; do
+    kill -0 "$served" 2>/dev/null || die "SERVE ended before it answered on port $port" "run it by itself: $SERVE $1 $port"
+    sleep 1
   done
 }
 
+ended() { # ends what `serve` started, and waits until the port is free again
+  trap - EXIT
+  kill -- "-$served" 2>/dev/null || true
+  wait "$served" 2>/dev/null || true
+  while answers; do sleep 1; done
+}
+
 frozen() { # frozen ROLE CHECKPOINT: sets `partner`, the words that name the frozen role's model
-  if [ -n "$tiny" ]; then
+  partner=(--models."$1".url "http://127.0.0.1:$port/v1" --models."$1".model "$2")
+  if [ -z "$tiny" ]; then
+    serve "$2"
+  elif [ -z "$2" ] || adapts "$2"; then
     partner=(--models."$1".url embedded: --models."$1".context 4096)
     [ -z "$2" ] || partner+=(--models."$1".extra_body.adapter "$2")
   else
-    serve "$2" 8001
-    partner=(--models."$1".url http://127.0.0.1:8001/v1 --models."$1".model "$2")
+    partner=(--models."$1".url "local:$2" --models."$1".context 4096)
   fi
 }
 
@@ -58,24 +79,24 @@ stage() { # stage ROLE ROUND START PARTNER_ROLE PARTNER FURTHER...: trains, unle
   if [ -d "$place/final" ]; then say "round $round, $role: done"; return; fi
   say "round $round, $role"
   if [ -n "$start" ]; then
-    if [ -n "$tiny" ]; then begin=(--policy.adapter "$start"); else begin=(--policy.path "$start"); fi
+    if adapts "$start"; then begin=(--policy.adapter "$start"); else begin=(--policy.path "$start"); fi
   fi
   frozen "$other" "$beside"
   [ ! -d "$place" ] || begin+=(--resume)
   local run=("$VENV/bin/mia" train "$role")
   [ -z "${ACCELERATE:-}" ] || run=("$VENV/bin/accelerate" launch --config_file "$ACCELERATE" -m "${role}_train.cli")
   "${run[@]}" "train/$role$tiny" --out "$place" ${begin[@]+"${begin[@]}"} "${partner[@]}" "$@" ${words[@]+"${words[@]}"}
-  if [ -z "$tiny" ]; then kill "$served"; wait "$served" 2>/dev/null || true; trap - EXIT; fi
+  [ -n "$tiny" ] || ended
 }
 
-executor="" planner=""
-[ -n "$tiny" ] || planner=Qwen/Qwen3-8B
 for round in $(seq 1 "$rounds"); do
+  beside=$planner
+  [ -n "$tiny$beside" ] || beside=Qwen/Qwen3-8B
   # shellcheck disable=SC2086
-  stage executor "$round" "$executor" planner "$planner" --rollout.plans planner ${EXECUTOR:-}
+  stage executor "$round" "$executor" planner "$beside" --rollout.plans planner ${EXECUTOR:-}
   executor="$out/$round-executor/final"
   # shellcheck disable=SC2086
-  stage planner "$round" "$([ "$round" = 1 ] || echo "$planner")" executor "$executor" ${PLANNER:-}
+  stage planner "$round" "$planner" executor "$executor" ${PLANNER:-}
   planner="$out/$round-planner/final"
 done
 say "trained"
