@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "memory clear": ("memory_serve.admin:clear", "forget the memories of a namespace"),
     "train sft": ("executor_train.sft_cli:main", "warm start: train a role on recorded runs"),
     "train executor": ("executor_train.cli:main", "train the Executor by GRPO"),
+    "quantize": ("executor_train.quantize_cli:main", "write an Executor in FP8, and check it"),
     "train planner": ("planner_train.cli:main", "train the Planner by GRPO against a frozen Executor"),
     "model fetch": ("mia.embedded:main", "fetch the embedded model"),
 }

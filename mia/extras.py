@@ -9,7 +9,7 @@ from mia.errors import ConfigError
 
 
 def need(
-    module: str, extra: Literal["cluster", "embedded", "lucene", "mem0", "postgres", "search", "serve", "web"]
+    module: str, extra: Literal["cluster", "embedded", "fp8", "lucene", "mem0", "postgres", "search", "serve", "web"]
 ) -> Any:
     """Import a package of an optional extra. Its type is open, because most of these packages ship no types.
 

@@ -10,7 +10,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 marks="not long"
 if [ "${1:-}" = "--long" ]; then marks=""; shift; fi
-setup embedded,search,serve,web,postgres,eval,mem0,train,dev
+setup embedded,search,serve,web,postgres,eval,mem0,train,fp8,dev
 cd "$ROOT"
 say "format and lint"
 "$VENV/bin/ruff" format --check .

@@ -35,8 +35,11 @@ _QWEN_TEMPLATE = (
 )
 
 
-def qwen_vl(folder: Path, seed: int = 0, positions: int = 4096) -> Path:
-    """A Qwen2.5-VL with 32 dimensions, 2 text and 2 vision layers, a byte vocabulary and Qwen's control tokens."""
+def qwen_vl(folder: Path, seed: int = 0, positions: int = 4096, wide: bool = False) -> Path:
+    """A Qwen2.5-VL with 2 text and 2 vision layers, a byte vocabulary and Qwen's control tokens.
+
+    It has 32 dimensions in float32; if `wide`, 512 in heads of 128 and in bfloat16, as the real ones.
+    """
     import torch
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import (
@@ -46,6 +49,7 @@ def qwen_vl(folder: Path, seed: int = 0, positions: int = 4096) -> Path:
         Qwen2VLImageProcessorPil,
     )
 
+    hidden = 512 if wide else 32
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     bpe = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -59,14 +63,18 @@ def qwen_vl(folder: Path, seed: int = 0, positions: int = 4096) -> Path:
     config = Qwen2_5_VLConfig(
         text_config={
             "vocab_size": bpe.get_vocab_size(),
-            "hidden_size": 32,
-            "intermediate_size": 48,
+            "hidden_size": hidden,
+            "intermediate_size": 1152 if wide else 48,
             "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "max_position_embeddings": positions,
-            "initializer_range": 0.4,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
+            "initializer_range": 0.05 if wide else 0.4,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [16, 24, 24] if wide else [1, 1, 2],
+            },
             "eos_token_id": ids["<|im_end|>"],
             "bos_token_id": None,
             "pad_token_id": ids["<|endoftext|>"],
@@ -76,7 +84,7 @@ def qwen_vl(folder: Path, seed: int = 0, positions: int = 4096) -> Path:
             "hidden_size": 16,
             "intermediate_size": 24,
             "num_heads": 2,
-            "out_hidden_size": 32,
+            "out_hidden_size": hidden,
             "fullatt_block_indexes": [1],
             "initializer_range": 0.4,
         },
@@ -86,7 +94,8 @@ def qwen_vl(folder: Path, seed: int = 0, positions: int = 4096) -> Path:
         vision_end_token_id=ids["<|vision_end|>"],
     )
     torch.manual_seed(seed)
-    Qwen2_5_VLForConditionalGeneration(config).eval().save_pretrained(folder)
+    model = Qwen2_5_VLForConditionalGeneration(config).eval()
+    (model.to(torch.bfloat16) if wide else model).save_pretrained(folder)
     return folder
 
 
@@ -110,8 +119,9 @@ def main() -> None:
     """Make the checkpoint and print its folder."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("folder", nargs="?", type=Path, help="where to make it (default: in the cache)")
-    given = made.parse_args().folder
-    print(cached() if given is None else qwen_vl(given, positions=32768))
+    made.add_argument("--wide", action="store_true", help="in bfloat16 with widths as the real ones, 12 MB")
+    given = made.parse_args()
+    print(cached() if given.folder is None else qwen_vl(given.folder, positions=32768, wide=given.wide))
 
 
 if __name__ == "__main__":
