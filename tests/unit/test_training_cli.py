@@ -1,4 +1,4 @@
-"""`mia train executor`: what is refused, the estimate, and two steps of a tiny model from the command line."""
+"""`mia train executor`: what is refused, the estimate, both recipes, two steps of a tiny model by the command line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from executor_train.cli import main, plans_of
 from executor_train.config import RolloutConfig
 from executor_train.estimate import Shape, estimate
 from mia.errors import ConfigError, DataError
+from planner_train import cli as planner_cli
 from tests import tiny_models
 
 pytest.importorskip("trl")
@@ -40,6 +41,19 @@ def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     place = tiny_models.chat_llama(tmp_path / "model")
     assert main([TINY, "--policy.path", str(place), "--dry-run", "--gpus", "2"]) == 0
     assert "32 rollouts, at most 65536 tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("role", "gpus"), [("executor", 8), ("planner", 4)]
+)  # the paper: 128 questions x 8 rollouts, of at most 32768 tokens
+def test_the_recipes_take_steps_of_the_papers_size(
+    role: str, gpus: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mains = {"executor": main, "planner": planner_cli.main}
+    place = tiny_models.chat_llama(tmp_path / "model")
+    words = ["--policy.path", str(place), "--dry-run", "--gpus", str(gpus), "--sharded"]
+    assert mains[role]([f"train/{role}", *words]) == 0
+    assert f"1024 rollouts, at most {1024 * 32768} tokens" in capsys.readouterr().out
 
 
 def test_a_setting_that_trl_does_not_know_is_refused(tmp_path: Path) -> None:
