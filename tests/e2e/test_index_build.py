@@ -67,7 +67,11 @@ def content(index: Path) -> dict[str, bytes | dict[str, object]]:
 def children(process: int) -> Iterator[int]:
     """Ids of all processes below one."""
     for task in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in task.read_text().split():
+        try:
+            found = task.read_text().split()
+        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            continue
+        for child in found:
             yield int(child)
             yield from children(int(child))
 
