@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from local_search.build_staging import staged, staging_of
+from local_search.build_staging import clear, staged, staging_of
 from local_search.corpus_lines import BOM, Jsonl, decompressed
 from local_search.corpus_rows import MAX_UNIT
 from local_search.dense_index import FILE, open_faiss
@@ -84,6 +84,7 @@ def adopt(
     )
     present = _present(out, links, wanted, force)
     if present is not None:
+        clear(out)  # see `build_index`
         return present, False
     staging = staging_of(out, ["adopt", str(corpus), str(faiss_file), encoder])
     with staged(staging, lambda: None):

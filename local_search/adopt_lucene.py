@@ -53,6 +53,7 @@ def adopt_lucene(
     )
     if out.exists() and any(out.iterdir()) and not force:
         if is_index(out) and (present := read_manifest(out)).describes(wanted):
+            clear(out)  # see `build_index`
             return present, False
         raise DataError(
             f"{out} holds something else",

@@ -114,6 +114,7 @@ def build_index(
     wanted = _wanted(corpus, source, engines, encoder)
     present = _present(out, wanted, force)
     if present is not None:
+        clear(out)  # a build may have been killed when its index stood and its staging folder was not yet removed
         return present, False
     staging = staging_of(out, [*_content(wanted), kind])
     build = _Build(corpus.resolve(), source, staging, wanted, encoder, budget, mapper, kind, step, tell)

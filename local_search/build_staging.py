@@ -64,7 +64,9 @@ def leftovers(out: Path, folder: Path) -> list[Path]:
 
 
 def clear(out: Path) -> None:
-    """Remove all staging folders of an index that no build holds."""
+    """Remove all staging folders of an index that no build holds, where something can be removed."""
+    if not os.access(out.parent, os.W_OK):
+        return
     for folder in _siblings(out):
         with _lock_of(folder).open("a") as lock:
             if _try(lock.fileno()):

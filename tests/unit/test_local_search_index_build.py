@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -175,6 +176,19 @@ def test_unfinished_build_of_another_corpus_is_told_and_goes_at_the_end(tmp_path
     build_index(corpus_of(tmp_path, 5), tmp_path / "index", encoder=Lengths(), tell=said.append)
     assert len(said) == 1
     assert str(left) in said[0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index"]
+
+
+def test_what_a_build_left_that_was_killed_at_its_very_end_goes_the_next_time(tmp_path: Path) -> None:
+    """Its index stands already, so the next build has nothing to do but to clean up."""
+    left = stopped(tmp_path)
+    kept = tmp_path / "kept"
+    shutil.copytree(left, kept)
+    build_index(corpus_of(tmp_path), tmp_path / "index", encoder=Lengths())
+    kept.rename(left)
+    (tmp_path / f"{left.name}.lock").touch()
+    _, built = build_index(tmp_path / "corpus.jsonl", tmp_path / "index", encoder=Lengths())
+    assert not built
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index"]
 
 
