@@ -287,10 +287,19 @@ def check(tokenizer: Any, args: GRPOConfig) -> None:
     """
     if args.top_k or args.min_p or args.repetition_penalty != 1.0:
         raise ConfigError("grpo: top_k, min_p and repetition_penalty are not kept to", remedy="leave them out")
-    if not keeps_turns(Template(tokenizer, "the model")):
+    check_template(Template(tokenizer, "the model"))
+
+
+def check_template(template: Template) -> None:
+    """Refuse a chat template that rewrites earlier turns.
+
+    Raises:
+        ConfigError: it does (code `bad_template`).
+    """
+    if not keeps_turns(template):
         raise ConfigError(
             "the chat template rewrites earlier turns, so what is trained would not be what is served",
-            remedy='set model.template = "chatml"; it is saved with the checkpoint',
+            remedy='set policy.template = "chatml"; it is saved with the checkpoint',
             code="bad_template",
         )
 

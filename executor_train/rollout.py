@@ -71,7 +71,7 @@ class Conversation:
             before, tail = self.template.after(messages, self._told)
             if before != self._text + self._reply.text:
                 raise ModelError(
-                    "the chat template rewrites earlier turns", remedy='set model.template = "chatml"',
+                    "the chat template rewrites earlier turns", remedy='set policy.template = "chatml"',
                     code="bad_template",
                 )  # fmt: skip
             self._settle(self._reply, tail)

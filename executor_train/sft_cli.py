@@ -14,7 +14,7 @@ from typing import Any
 from executor_train.config import WarmConfig
 from inference.cli import read_profile
 from mia.cli import parse, parser
-from mia.errors import ConfigError, DataError
+from mia.errors import DataError
 
 
 def _parser() -> ArgumentParser:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train; 0 when all steps were taken."""
     args, flags = parse(_parser(), sys.argv[1:] if argv is None else argv)
     config = read_profile(WarmConfig, args.config, flags)
-    from executor_train.grpo import keeps_turns
+    from executor_train.grpo import check_template
     from executor_train.sft import sequences, train
     from executor_train.training import adapter, last_checkpoint, policy
     from mia.chat.template import Template
@@ -49,8 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     traces = _traces(config, args.out / "traces.jsonl", args.resume)
     model, tokenizer, _ = policy(config.policy)
     template = Template(tokenizer, "the model")
-    if not keeps_turns(template):
-        raise ConfigError("the chat template rewrites earlier turns", remedy='set policy.template = "chatml"')
+    check_template(template)
     conversations = [getattr(trace, config.traces.role) for trace in traces]
     rows, longer = sequences(template, conversations, tokenizer.eos_token_id, config.traces.limit)
     learned = sum(label >= 0 for row in rows for label in row["labels"])
@@ -69,12 +68,10 @@ def _settings(config: WarmConfig, out: Path) -> Any:
     """TRL's settings; what it does not know is refused."""
     from trl.trainer.sft_config import SFTConfig
 
-    from executor_train.training import read_value
+    from executor_train.training import read_value, trl_refuses
 
-    try:
+    with trl_refuses("sft", "SFTConfig"):
         return SFTConfig(output_dir=str(out), max_length=None, **{k: read_value(v) for k, v in config.sft.items()})
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"[sft]: {error}", remedy="see TRL's SFTConfig for the settings there are") from error
 
 
 def _traces(config: WarmConfig, path: Path, resume: bool) -> list[Any]:
@@ -93,6 +90,7 @@ def _traces(config: WarmConfig, path: Path, resume: bool) -> list[Any]:
 async def _scripted(config: WarmConfig) -> list[Any]:
     """Scripted runs of miniwiki's train split, with a memory of their own that learns as they go."""
     from executor_train.traces import record
+    from executor_train.training import closed
     from inference.search import open_tools
     from inference.tools import ToolBox
     from local_search import miniwiki
@@ -120,7 +118,7 @@ async def _scripted(config: WarmConfig) -> list[Any]:
                     traces.append(trace)
                     step("traces", len(traces), len(golds))
         finally:
-            await asyncio.gather(search.aclose(), memory.aclose())
+            await closed(search, memory)
     return traces
 
 

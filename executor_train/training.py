@@ -9,8 +9,8 @@ import asyncio
 import json
 import shutil
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +51,25 @@ def grpo_settings(config: GrpoConfig, args: Namespace) -> Any:
     given = {"output_dir": str(args.out or "."), **{name: read_value(value) for name, value in config.grpo.items()}}
     if args.dry_run:
         given |= {"report_to": [], "bf16": False, "use_cpu": True}
-    try:
+    with trl_refuses("grpo", "GRPOConfig"):
         return GRPOConfig(**given)
+
+
+@contextmanager
+def trl_refuses(section: str, kind: str) -> Iterator[None]:
+    """Says of which section it was when TRL does not know a setting, or does not take its value.
+
+    Raises:
+        ConfigError: see above.
+    """
+    try:
+        yield
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"[grpo]: {error}", remedy="see TRL's GRPOConfig for the settings there are") from error
+        raise ConfigError(f"[{section}]: {error}", remedy=f"see TRL's {kind} for the settings there are") from error
 
 
 def read_value(value: Any) -> Any:
-    """Flags come as text, since [grpo] has no types here: numbers, true and false, lists are read as JSON."""
+    """Flags come as text, since TRL's sections have no types here: numbers, true and false, lists are read as JSON."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
