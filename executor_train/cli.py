@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from executor_train.config import TrainConfig
-from executor_train.training import closed, dry_run, grpo_settings, own_sampling, train, words
-from inference.cli import read_profile
-from mia.cli import parse
+from executor_train.training import closed, examples_of, own_sampling, run, words
 from mia.errors import ConfigError, DataError
 from mia.types import Role
 
@@ -36,14 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "mia train executor train/executor_tiny --out runs/tiny --resume",
         ],
     )
-    args, flags = parse(made, sys.argv[1:] if argv is None else argv)
-    config = read_profile(TrainConfig, args.config, flags)
-    settings = grpo_settings(config, args)
-    if args.dry_run:
-        return dry_run(config, settings, args)
-    rows = rows_of(config, config.dataset, config.rollout.rows)
-    checked = rows_of(config, config.validation, config.rollout.validation_rows) if config.validation else []
-    return train(config, settings, args, rows, checked, game(config, settings))
+    return run(made, TrainConfig, argv, rows_of, game)
 
 
 def rows_of(config: TrainConfig, dataset: DatasetConfig, first: int) -> list[Row]:
@@ -53,10 +44,8 @@ def rows_of(config: TrainConfig, dataset: DatasetConfig, first: int) -> list[Row
         DataError: a row has no plan, though the rows' plans are wanted.
     """
     from executor_train.game import Row
-    from inference.datasets import load_dataset
 
-    examples = load_dataset(dataset).examples
-    examples = examples[:first] if first else examples
+    examples = examples_of(dataset, first)
     if config.rollout.plans != "rows":
         return [Row(example=example) for example in examples]
     if dataset.path is None:

@@ -8,19 +8,25 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from executor_train.config import GrpoConfig, PolicyConfig
-from mia.cli import parser
+from inference.cli import read_profile
+from mia.cli import parse, parser
 from mia.errors import ConfigError
 from mia.types import Sampling
 
 if TYPE_CHECKING:
     from executor_train.game import Game, Row
+    from inference.datasets.config import DatasetConfig
+    from mia.examples import Example
+
+C = TypeVar("C", bound=GrpoConfig)
 
 
 def words(verb: str, about: str, examples: Sequence[str]) -> ArgumentParser:
@@ -36,6 +42,40 @@ def words(verb: str, about: str, examples: Sequence[str]) -> ArgumentParser:
     made.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs that --dry-run reckons with")
     made.add_argument("--sharded", action="store_true", help="--dry-run: ZeRO-3 or FSDP spreads the model over them")
     return made
+
+
+def run(
+    made: ArgumentParser,
+    kind: type[C],
+    argv: Sequence[str] | None,
+    rows_of: Callable[[C, DatasetConfig, int], list[Row]],
+    game: Callable[[C, Any], AbstractContextManager[Game]],
+) -> int:
+    """A command that trains, from its words to the saved model; 0 when all steps were taken.
+
+    Args:
+        made: its parser, from `words`.
+        kind: its config.
+        argv: its words; None: those of the process.
+        rows_of: the first rows of a dataset, 0 for all, as the role wants them.
+        game: what is played, opened, with TRL's settings.
+    """
+    args, flags = parse(made, sys.argv[1:] if argv is None else argv)
+    config = read_profile(kind, args.config, flags)
+    settings = grpo_settings(config, args)
+    if args.dry_run:
+        return dry_run(config, settings, args)
+    rows = rows_of(config, config.dataset, config.rollout.rows)
+    checked = rows_of(config, config.validation, config.rollout.validation_rows) if config.validation else []
+    return train(config, settings, args, rows, checked, game(config, settings))
+
+
+def examples_of(dataset: DatasetConfig, first: int) -> Sequence[Example]:
+    """The first examples of a dataset; 0: all."""
+    from inference.datasets import load_dataset
+
+    examples = load_dataset(dataset).examples
+    return examples[:first] if first else examples
 
 
 def grpo_settings(config: GrpoConfig, args: Namespace) -> Any:

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from executor_train.training import closed, dry_run, grpo_settings, own_sampling, train, words
-from inference.cli import read_profile
-from mia.cli import parse
+from executor_train.training import closed, examples_of, own_sampling, run, words
 from mia.errors import ConfigError
 from mia.types import Role
 from planner_train.config import PlannerConfig
@@ -36,14 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "mia train planner train/planner --models.executor.url http://gpu:8001/v1 --out runs/planner",
         ],
     )
-    args, flags = parse(made, sys.argv[1:] if argv is None else argv)
-    config = read_profile(PlannerConfig, args.config, flags)
-    settings = grpo_settings(config, args)
-    if args.dry_run:
-        return dry_run(config, settings, args)
-    rows = rows_of(config, config.dataset, config.rollout.rows)
-    checked = rows_of(config, config.validation, config.rollout.validation_rows) if config.validation else []
-    return train(config, settings, args, rows, checked, game(config, settings))
+    return run(made, PlannerConfig, argv, rows_of, game)
 
 
 def rows_of(config: PlannerConfig, dataset: DatasetConfig, first: int) -> list[Row]:
@@ -53,10 +44,8 @@ def rows_of(config: PlannerConfig, dataset: DatasetConfig, first: int) -> list[R
         ConfigError: memories are wanted, and there is no memory.
     """
     from executor_train.game import Row
-    from inference.datasets import load_dataset
 
-    examples = load_dataset(dataset).examples
-    examples = examples[:first] if first else examples
+    examples = examples_of(dataset, first)
     if not config.rollout.recall:
         return [Row(example=example) for example in examples]
     if not config.memory.enabled:
