@@ -165,7 +165,7 @@ async def judged(config: JudgeConfig, example: Example, answer: str | None, mode
     return verdict
 
 
-def recorded(row: Row, transcript: Transcript, execution: Execution, verdict: Judgement) -> Run:
+def recorded(row: Row, transcript: Transcript, execution: Execution, verdict: Judgement | None = None) -> Run:
     """The record of a rollout.
 
     Raises:

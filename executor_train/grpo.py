@@ -96,13 +96,47 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
             callbacks=callbacks,
         )
         self.reward_weights = torch.tensor([game.weights[name] for name in self._names], dtype=torch.float32)
-        self._runner = asyncio.Runner()  # one loop for all steps: partners keep their connections
+        self.runner = asyncio.Runner()
+        """The one loop of all steps: partners keep their connections."""
         self._inputs: list[dict[str, Any]] = []
         self._played: list[Played] = []
+        self._given: list[tuple[Rollout, float]] | None = None
 
     def close(self) -> None:
         """End what rollouts left running."""
-        self._runner.close()
+        self.runner.close()
+
+    # ------------------------------------------------------------------------------------------ without `train`
+
+    def play(self, rows: Sequence[Row], seeds: Sequence[int]) -> list[Played]:
+        """Play rows with the weights as they are now, each with its own seed of 0 to 2^63."""
+        with self._sampler() as sampler:
+            return self.runner.run(self._play(Table(sampler), rows, seeds, training=True))
+
+    def step_on(self, rollouts: Sequence[Rollout], rewards: Sequence[float]) -> tuple[float, float]:
+        """One step of the optimiser on rollouts that were played before; gives the loss and the norm of the gradient.
+
+        The importance ratio is that of the weights now to the log-probabilities that were recorded when the rollouts
+        were sampled, so they may stem from earlier weights.
+
+        Args:
+            rollouts: `num_generations` of each question side by side.
+            rewards: NaN for a rollout that leaves its group.
+        """
+        self._given = list(zip(rollouts, rewards, strict=True))
+        self.current_gradient_accumulation_steps = 1
+        try:
+            loss = self.training_step(self.model_wrapped, [{"prompt": ""} for _ in rollouts], None)
+        finally:
+            self._given = None
+        norm = self._get_grad_norm(
+            self.model_wrapped, self._clip_grad_norm(self.model_wrapped) if self.args.max_grad_norm > 0 else None
+        )
+        self.optimizer.step()
+        self.lr_scheduler.step()
+        self.model_wrapped.zero_grad()
+        self.state.global_step += 1
+        return float(loss), float(norm)
 
     # ------------------------------------------------------------------------------------------ what TRL calls
 
@@ -112,9 +146,14 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
             output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         finally:
             self.tools: list[Any] = []
-        if any(_images(played) for played in self._played) and "pixel_values" not in output:
+        played = [p[1] for p in self._played if not isinstance(p, Failure)]
+        seen = played if self._given is None else [rollout for rollout, _ in self._given]
+        if any(rollout.images for rollout in seen) and "pixel_values" not in output:
             raise RuntimeError("TRL dropped pictures: their features and their tokens do not match")
-        self._record(output["advantages"].tolist())
+        if self._given is None:
+            self._record(output["advantages"].tolist())
+        else:
+            output["old_per_token_logps"] = output["sampling_per_token_logps"]
         return output
 
     def compute_loss(
@@ -138,30 +177,39 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
         return self._compute_loss(model, made[-1]) * shares(self.loss_type, inputs, made[-1]) + before
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
-        """Play the rows of a batch; see the same method of TRL for what is returned."""
+        """Play the rows of a batch, or take rollouts that were; see the same method of TRL for what is returned."""
+        if self._given is not None:
+            return self._packed([rollout for rollout, _ in self._given])
         mode = "train" if self.model.training else "eval"
         rows = [Row.model_validate_json(given["row"]) for given in self._inputs]
+        first = self.accelerator.process_index * len(rows)
+        seeds = [self._seed(row, first + index, mode == "train") for index, row in enumerate(rows)]
         with self._sampler() as sampler:
             table = Table(sampler)
-            played = self._runner.run(self._play(table, rows, mode == "train"))
-        self._played = played
-        end = self._tokenizer.eos_token_id
+            self._played = self.runner.run(self._play(table, rows, seeds, mode == "train"))
         rollouts = [
-            self._empty(sampler, row) if isinstance(p, Failure) else p[1] for p, row in zip(played, rows, strict=True)
+            self._empty(row) if isinstance(p, Failure) else p[1] for p, row in zip(self._played, rows, strict=True)
         ]
+        self._measure(mode, table, rollouts)
+        return self._packed(rollouts)
+
+    def _packed(self, rollouts: Sequence[Rollout]) -> tuple[Any, ...]:
+        end = self._tokenizer.eos_token_id
         completions = [list(rollout.completion_ids) or [end] for rollout in rollouts]
         masks = [[int(flag) for flag in rollout.sampled] or [0] for rollout in rollouts]
         logprobs = [list(rollout.logprobs) or [0.0] for rollout in rollouts]
-        self._measure(mode, table, rollouts)
         images = [opened(rollout.images) for rollout in rollouts]
         if any(images):
             self.tools = [opened]  # makes TRL take pictures of the whole conversation into the forward pass
-        texts = [sampler.template.decoded(ids, control=True) for ids in completions]
+        template = Template(self._tokenizer, "policy")
+        texts = [template.decoded(ids, control=True) for ids in completions]
         ids = [list(rollout.prompt_ids) for rollout in rollouts]
         seen = images if any(images) else None
         return ids, completions, masks, texts, logprobs, {}, seen, images
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+        if self._given is not None:
+            return torch.tensor([[reward] for _, reward in self._given], device=self.accelerator.device)
         nothing = dict.fromkeys(self._names, float("nan"))
         scores = [nothing if isinstance(played, Failure) else played[0].scores for played in self._played]
         values = [[each[name] for name in self._names] for each in scores]
@@ -169,18 +217,16 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
 
     # ------------------------------------------------------------------------------------------ playing
 
-    async def _play(self, table: Table, rows: Sequence[Row], training: bool) -> list[Played]:
-        first = self.accelerator.process_index * len(rows)
+    async def _play(self, table: Table, rows: Sequence[Row], seeds: Sequence[int], training: bool) -> list[Played]:
         quiet = self.args.disable_tqdm or not self.accelerator.is_main_process
         with tqdm(total=len(rows), desc="rollouts", file=sys.stderr, leave=False, disable=quiet) as bar:
 
-            async def one(index: int, row: Row) -> tuple[Outcome, Rollout]:
-                seat = table.seat(self._seed(row, first + index, training))
+            async def one(row: Row, seat: Seat) -> tuple[Outcome, Rollout]:
                 outcome = await self.game.play(row, seat, training)
                 bar.update()
                 return outcome, self._finished(seat)
 
-            ended = await table.play([one(index, row) for index, row in enumerate(rows)])
+            ended = await table.play([one(row, table.seat(seed)) for row, seed in zip(rows, seeds, strict=True)])
         return [each.failure() if isinstance(each, MiaError) else each for each in ended]
 
     def _seed(self, row: Row, index: int, training: bool) -> int:
@@ -201,9 +247,9 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
             )
         return rollout
 
-    def _empty(self, sampler: Sampler, row: Row) -> Rollout:
+    def _empty(self, row: Row) -> Rollout:
         """What stands in a batch for a rollout that failed: nothing of it is trained on."""
-        ids = sampler.template.ids([Message(role="user", text=row.example.question.text)])
+        ids = Template(self._tokenizer, "policy").ids([Message(role="user", text=row.example.question.text)])
         return Rollout(tuple(ids), (), (), ())
 
     @contextmanager
@@ -330,7 +376,3 @@ def _part(name: str) -> Callable[..., list[float]]:
 
     part.__name__ = name
     return part
-
-
-def _images(played: Played) -> bool:
-    return not isinstance(played, Failure) and bool(played[1].images)

@@ -77,15 +77,20 @@ def planner_scores(run: Run, first: Judgement, final: Judgement) -> dict[str, fl
             without a plan that could be read has not kept to the format.
         first, final: of the answers before and after the verdict; `correct` must be known.
     """
-    replies = [step.reply for step in run.steps if step.role == "planner" and step.reply is not None]
     verdict = run.reflections[-1] if run.reflections else None
-    unread = any(failure.boundary == "parse" for failure in run.degraded)
     return {
         "final": float(bool(final.correct)),
         "first": float(bool(first.correct)),
         "decision": float(verdict is not None and verdict.replan != bool(first.correct)),
-        "format": float(verdict is not None and not unread and all(_paired(reply.text) for reply in replies)),
+        "format": planner_format(run),
     }
+
+
+def planner_format(run: Run) -> float:
+    """1 if plans and verdict of a run could be read and their tags are paired, else 0."""
+    replies = [step.reply for step in run.steps if step.role == "planner" and step.reply is not None]
+    unread = any(failure.boundary == "parse" for failure in run.degraded)
+    return float(bool(run.reflections) and not unread and all(_paired(reply.text) for reply in replies))
 
 
 def _paired(text: str) -> bool:

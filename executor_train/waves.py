@@ -58,13 +58,15 @@ class Table:
     sampler: Sampler
     sampled_s: list[float] = field(default_factory=list)
     between_s: list[float] = field(default_factory=list)
-    _waiting: list[tuple[Turn, asyncio.Future[Reply]]] = field(default_factory=list)
+    _waiting: dict[int, tuple[Turn, asyncio.Future[Reply]]] = field(default_factory=dict)
+    _seats: int = 0
     _playing: int = 0
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
     def seat(self, seed: int) -> Seat:
         """A place for one rollout."""
-        return Seat(self, seed)
+        self._seats += 1
+        return Seat(self, self._seats, seed)
 
     async def play(self, rollouts: Sequence[Coroutine[Any, Any, T]]) -> list[T | MiaError]:
         """Let rollouts play to their ends; gives what each returned, or the error that ended it."""
@@ -85,7 +87,9 @@ class Table:
             await self._ready.wait()
             self._ready.clear()
             ended = time.perf_counter()
-            wave, self._waiting = self._waiting, []
+            # Who came first depends on the clock, and so would the last bits of what is sampled as one batch.
+            wave = [self._waiting[number] for number in sorted(self._waiting)]
+            self._waiting = {}
             if not self.sampler.anyone(bool(wave)):
                 return
             self.between_s.append(ended - started)
@@ -108,10 +112,10 @@ class Table:
             self._playing -= 1
             self._check()
 
-    async def turn(self, turn: Turn) -> Reply:
-        """Wait for a turn to be taken."""
+    async def turn(self, seat: int, turn: Turn) -> Reply:
+        """Wait for the turn of a seat to be taken."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting.append((turn, future))
+        self._waiting[seat] = turn, future
         self._check()
         return await future
 
@@ -125,15 +129,17 @@ class Seat:
 
     Args:
         table: where the others are.
+        number: its place among them.
         seed: of all its sampling.
     """
 
-    def __init__(self, table: Table, seed: int) -> None:
+    def __init__(self, table: Table, number: int, seed: int) -> None:
         sampler = table.sampler
         self.name = sampler.name
         self.context = sampler.context
         self.conversation = Conversation(sampler.template, sampler.ends)
         self._table = table
+        self._number = number
         self._seed = seed
         self._turns = 0
 
@@ -144,7 +150,7 @@ class Seat:
         ids = self.conversation.extend(messages)
         own = sampling.model_copy(update={"seed": (self._seed + self._turns) % 2**63})
         self._turns += 1
-        reply = await self._table.turn(Turn(ids, tuple(messages), own))
+        reply = await self._table.turn(self._number, Turn(ids, tuple(messages), own))
         self.conversation.add(reply)
         return reply
 

@@ -22,6 +22,13 @@ from mia.types import Role
 from planner_train.rows import Prepared
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt(Outcome):
+    """How a rollout ended before anybody judged it, with the answer that stood before the verdict."""
+
+    first: str | None = None
+
+
 @dataclass
 class PlannerGame:
     """The Planner leads a frozen Executor to the answer of a question.
@@ -45,6 +52,14 @@ class PlannerGame:
 
     async def play(self, row: Row, model: ChatModel, training: bool) -> Outcome:
         """See `executor_train.game.Game.play`."""
+        return await self.judged(row, await self.attempt(row, model))
+
+    async def attempt(self, row: Row, model: ChatModel) -> Attempt:
+        """Play a row; its reference is not looked at.
+
+        Raises:
+            MiaError: a call failed.
+        """
         question = row.example.question
         tools = self.toolbox.offered(question)
         answers: list[str | None] = []
@@ -58,9 +73,17 @@ class PlannerGame:
         context = self.partners["executor"].context
         episode = mia_episode(transcript, question, tools, self.agent, context, no_clock)
         execution = await driver.run(episode, watch)
-        judge = self.partners.get("judge")
-        first = final = await judged(self.judging, row.example, answers[0], judge)
-        if execution.answer != answers[0]:
-            final = await judged(self.judging, row.example, execution.answer, judge)
-        run = recorded(row, transcript, execution, final)
+        return Attempt(recorded(row, transcript, execution), {}, answers[0])
+
+    async def judged(self, row: Row, attempt: Attempt) -> Outcome:
+        """Judge what was played by the reference.
+
+        Raises:
+            MiaError: there is no verdict.
+        """
+        run, judge = attempt.run, self.partners.get("judge")
+        first = final = await judged(self.judging, row.example, attempt.first, judge)
+        if run.answer != attempt.first:
+            final = await judged(self.judging, row.example, run.answer, judge)
+        run = run.model_copy(update={"judgement": final})
         return Outcome(run, planner_scores(run, first, final))
