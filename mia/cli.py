@@ -42,7 +42,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "train executor": ("executor_train.cli:main", "train the Executor by GRPO"),
     "quantize": ("executor_train.quantize_cli:main", "write an Executor in FP8, and check it"),
     "train planner": ("planner_train.cli:main", "train the Planner by GRPO against a frozen Executor"),
-    "model fetch": ("mia.embedded:main", "fetch the embedded model"),
+    "model fetch": ("executor_train.hub_cli:fetch", "fetch models and data from the hub, or the embedded model"),
 }
 """Verb (one or two words) to (module:function, what it does). The function takes argv and returns the exit code."""
 

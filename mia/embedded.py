@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,19 +80,15 @@ def ensure(progress: bool = True) -> Path:
     return folder() if present() else _fetch(progress, replace=False)
 
 
-def main(argv: Sequence[str]) -> int:
-    """`mia model fetch`."""
-    from mia.cli import parser
+def fetch(replace: bool) -> tuple[Path, dict[str, str]]:
+    """The folder of the model and its manifest; fetched if absent, or anyway to `replace` it.
 
-    examples = ("mia model fetch", "mia model fetch --force --json   # fetch again; describe it as JSON")
-    args_parser = parser("model fetch", f"Fetch the embedded model, {HUB} (Apache-2.0).", examples)
-    args_parser.add_argument("--force", action="store_true", help="fetch even if it is there, and replace it")
-    args_parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
-    args = args_parser.parse_args(argv)
-    place = _fetch(progress=True, replace=True) if args.force else ensure()
-    manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
-    print(json.dumps({"folder": str(place), **manifest}) if args.json else place)
-    return 0
+    Raises:
+        ModelError: see `ensure`.
+    """
+    place = _fetch(progress=True, replace=True) if replace else ensure()
+    manifest: dict[str, str] = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+    return place, manifest
 
 
 def _fetch(progress: bool, replace: bool) -> Path:
