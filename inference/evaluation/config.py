@@ -78,6 +78,11 @@ class EvalConfig(RunConfig):
         """Whether memory learns during the run."""
         return self.eval.memory == "online" and self.method.traits.memory and self.memory.enabled
 
+    @property
+    def in_batches(self) -> bool:
+        """Whether answers depend on which questions are asked together."""
+        return self.eval.memory == "online"
+
 
 def with_own_judge(config: EvalConfig) -> EvalConfig:
     """The config with the judge that its dataset is used with, where the config names none.

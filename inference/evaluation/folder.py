@@ -131,7 +131,7 @@ def open_folder(path: Path, config: EvalConfig, dataset: Dataset, resume: bool) 
 def resolved(config: EvalConfig) -> dict[str, Any]:
     """The settings as they are kept: paths that the folder will choose are left out, the size of a batch is not."""
     settings = config.model_dump(mode="json")
-    settings["eval"]["batch"] = config.eval.together if config.eval.memory == "online" else 0
+    settings["eval"]["batch"] = config.eval.together if config.in_batches else 0
     if "path" not in config.memory.model_fields_set:
         del settings["memory"]["path"]
     return settings
