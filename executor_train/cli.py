@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "mia train executor train/executor_tiny --out runs/tiny --resume",
         ],
     )
-    return run(made, TrainConfig, argv, rows_of, game)
+    return run(made, "executor", TrainConfig, argv, rows_of, game)
 
 
 def rows_of(config: TrainConfig, dataset: DatasetConfig, first: int) -> list[Row]:

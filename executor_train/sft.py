@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from executor_train.record import TrainingRecord
 from mia.chat.template import Template
 from mia.errors import ConfigError
 from mia.types import Message
@@ -57,7 +58,13 @@ def sequences(
 
 
 def train(
-    rows: Sequence[dict[str, list[int]]], model: Any, tokenizer: Any, args: Any, adapter: Any, last: str | None
+    rows: Sequence[dict[str, list[int]]],
+    model: Any,
+    tokenizer: Any,
+    args: Any,
+    adapter: Any,
+    last: str | None,
+    record: TrainingRecord,
 ) -> Path:
     """Train on sequences, and save what was trained.
 
@@ -67,6 +74,7 @@ def train(
         args: TRL's `SFTConfig`.
         adapter: PEFT's config of a new adapter; None trains all weights.
         last: checkpoint to go on from.
+        record: of this training, saved with it.
 
     Returns:
         The folder of the adapter, or of the whole model: `final` in the output folder.
@@ -82,4 +90,4 @@ def train(
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=last)
     trainer.save_state()
-    return save(trainer, Path(args.output_dir))
+    return save(trainer, Path(args.output_dir), record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shlex
 import sys
 import tempfile
 from argparse import ArgumentParser
@@ -37,9 +38,11 @@ def _parser() -> ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train; 0 when all steps were taken."""
-    args, flags = parse(_parser(), sys.argv[1:] if argv is None else argv)
+    given = sys.argv[1:] if argv is None else argv
+    args, flags = parse(_parser(), given)
     config = read_profile(WarmConfig, args.config, flags)
     from executor_train.grpo import check_template
+    from executor_train.record import TrainingRecord, base_of
     from executor_train.sft import sequences, train
     from executor_train.training import adapter, last_checkpoint, policy
     from mia.chat.template import Template
@@ -57,9 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(rows)} conversations, {tokens} tokens, {learned} of them learned; {longer} were too long")
     if not rows:
         raise DataError("no conversation fits", remedy="raise traces.limit")
-    final = train(
-        rows, model, tokenizer, settings, adapter(config.policy), last_checkpoint(args.out) if args.resume else None
-    )
+    record = TrainingRecord(
+        command=f"mia train sft {shlex.join(given)}", role=config.traces.role, method="SFT",
+        base=base_of(config.policy), seed=settings.seed,
+        dataset=f"right runs of {config.traces.runs}" if config.traces.runs else "miniwiki, train, scripted runs",
+    )  # fmt: skip
+    last = last_checkpoint(args.out) if args.resume else None
+    final = train(rows, model, tokenizer, settings, adapter(config.policy), last, record)
     print(final)
     return 0
 

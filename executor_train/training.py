@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import shutil
 import sys
 from argparse import ArgumentParser, Namespace
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from executor_train.config import GrpoConfig, PolicyConfig
+from executor_train.record import TrainingRecord, base_of, dataset_of, write_record
 from inference.cli import read_profile
+from mia.checkpoints import Trained
 from mia.cli import parse, parser
 from mia.errors import ConfigError
 from mia.types import Sampling
@@ -46,6 +49,7 @@ def words(verb: str, about: str, examples: Sequence[str]) -> ArgumentParser:
 
 def run(
     made: ArgumentParser,
+    role: Trained,
     kind: type[C],
     argv: Sequence[str] | None,
     rows_of: Callable[[C, DatasetConfig, int], list[Row]],
@@ -55,19 +59,25 @@ def run(
 
     Args:
         made: its parser, from `words`.
+        role: which one learns.
         kind: its config.
         argv: its words; None: those of the process.
         rows_of: the first rows of a dataset, 0 for all, as the role wants them.
         game: what is played, opened, with TRL's settings.
     """
-    args, flags = parse(made, sys.argv[1:] if argv is None else argv)
+    given = sys.argv[1:] if argv is None else argv
+    args, flags = parse(made, given)
     config = read_profile(kind, args.config, flags)
     settings = grpo_settings(config, args)
     if args.dry_run:
         return dry_run(config, settings, args)
     rows = rows_of(config, config.dataset, config.rollout.rows)
     checked = rows_of(config, config.validation, config.rollout.validation_rows) if config.validation else []
-    return train(config, settings, args, rows, checked, game(config, settings))
+    record = TrainingRecord(
+        command=f"{made.prog} {shlex.join(given)}", role=role, method="GRPO", base=base_of(config.policy),
+        dataset=dataset_of(config.dataset), seed=settings.seed,
+    )  # fmt: skip
+    return train(config, settings, args, rows, checked, game(config, settings), record)
 
 
 def examples_of(dataset: DatasetConfig, first: int) -> Sequence[Example]:
@@ -134,8 +144,9 @@ def train(
     rows: Sequence[Row],
     checked: Sequence[Row],
     game: AbstractContextManager[Game],
+    record: TrainingRecord,
 ) -> int:
-    """Train on what a game scores, and save; prints the folder."""
+    """Train on what a game scores, and save with the record of it; prints the folder."""
     from executor_train.grpo import WaveTrainer, check
 
     model, tokenizer, eyes = policy(config.policy)
@@ -149,18 +160,20 @@ def train(
         last = last_checkpoint(args.out) if args.resume else None
         try:
             trainer.train(resume_from_checkpoint=last)
-            print(save(trainer, args.out))
+            print(save(trainer, args.out, record))
         finally:
             trainer.close()
     return 0
 
 
-def save(trainer: Any, out: Path) -> Path:
-    """Save what was trained as `final` in a folder: whole, or not at all."""
+def save(trainer: Any, out: Path, record: TrainingRecord) -> Path:
+    """Save what was trained as `final` in a folder, with the record of it: whole, or not at all."""
     final, part = out / "final", out / "final.part"
     trainer.save_model(str(part))
     trainer.accelerator.wait_for_everyone()
     if trainer.accelerator.is_main_process:
+        trainer.state.save_to_json(str(part / "trainer_state.json"))
+        write_record(part, record)
         shutil.rmtree(final, ignore_errors=True)
         part.replace(final)
     return final

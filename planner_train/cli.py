@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "mia train planner train/planner --models.executor.url http://gpu:8001/v1 --out runs/planner",
         ],
     )
-    return run(made, PlannerConfig, argv, rows_of, game)
+    return run(made, "planner", PlannerConfig, argv, rows_of, game)
 
 
 def rows_of(config: PlannerConfig, dataset: DatasetConfig, first: int) -> list[Row]:

@@ -35,6 +35,11 @@ def test_two_steps_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
     assert len(lines) == 8
     assert main([TINY, *words, *SHORT, "--resume", "--grpo.max_steps", "3"]) == 0
     assert (out / "checkpoint-3").is_dir()
+    assert json.loads((out / "final" / "trainer_state.json").read_text())["global_step"] == 3
+    record = json.loads((out / "final" / "training.json").read_text())
+    assert record["command"].startswith(f"mia train executor {TINY} --policy.path {place} ")
+    told = {"role": "executor", "method": "GRPO", "base": str(place), "dataset": "miniwiki, train", "seed": 42}
+    assert told.items() <= record.items()
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

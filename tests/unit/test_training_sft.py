@@ -114,6 +114,10 @@ def test_two_steps_from_the_command_line_and_on(tmp_path: Path, capsys: pytest.C
     assert main([*words, "--sft.max_steps", "3", "--resume"]) == 0
     assert (out / "checkpoint-3").is_dir()
     assert (out / "traces.jsonl").stat().st_mtime_ns == written
+    record = json.loads((out / "final" / "training.json").read_text())
+    assert record["command"].endswith(" --sft.max_steps 3 --resume")
+    told = {"role": "executor", "method": "SFT", "base": str(place), "seed": 0}
+    assert told.items() <= record.items()
 
 
 def test_a_run_without_right_answers_is_refused(tmp_path: Path) -> None:
