@@ -175,7 +175,7 @@ class Learner:
         """TRL's metrics of the step; trackers are told too."""
         trainer = self._trainer
         trainer.log({"loss": loss, "grad_norm": norm, "learning_rate": trainer.lr_scheduler.get_last_lr()[0]})
-        told = trainer.state.log_history.pop()
+        told = trainer.state.log_history[-1]
         return {name: float(value) for name, value in told.items() if isinstance(value, int | float) and name != "step"}
 
     # ------------------------------------------------------------------------------------------ checkpoints
