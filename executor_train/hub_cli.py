@@ -13,6 +13,7 @@ from executor_train.released import RELEASED, Fetched, Released, data_files, nam
 from mia import checkpoints, embedded, hub
 from mia.cli import parser
 from mia.errors import ConfigError, ModelError
+from mia.hub_files import bring
 from mia.paths import cache, home
 
 
@@ -78,14 +79,14 @@ def _fetched(name: str, release: Released, args: argparse.Namespace) -> Fetched:
         if not listing.files:
             raise ModelError(f"{release.source} is empty", remedy="name another folder or revision", code="no_entry")
         _say(listing, listing.files, root)
-        return Fetched(name, release, listing, hub.bring(listing, root, listing.files, force=args.force))
+        return Fetched(name, release, listing, bring(listing, root, listing.files, force=args.force))
     wanted = listing.matching(checkpoints.FILES)
     _refuse_no_checkpoint(listing, wanted)
     # Base and template first: a model of another kind is refused before its weights are fetched.
-    small = hub.bring(listing, root, listing.matching(checkpoints.SMALL), force=args.force)
+    small = bring(listing, root, listing.matching(checkpoints.SMALL), force=args.force)
     _check(checkpoints.read(small), release, args.any_model)
     _say(listing, wanted, root)
-    found = checkpoints.read(hub.bring(listing, root, wanted, force=args.force))
+    found = checkpoints.read(bring(listing, root, wanted, force=args.force))
     checkpoints.check_files(found)
     return Fetched(name, release, listing, found.folder, found)
 

@@ -43,6 +43,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "quantize": ("executor_train.quantize_cli:main", "write an Executor in FP8, and check it"),
     "train planner": ("planner_train.cli:main", "train the Planner by GRPO against a frozen Executor"),
     "model fetch": ("executor_train.hub_cli:fetch", "fetch models and data from the hub, or the embedded model"),
+    "model push": ("executor_train.publish_cli:push", "publish a trained model on the hub, with its card"),
 }
 """Verb (one or two words) to (module:function, what it does). The function takes argv and returns the exit code."""
 

@@ -1,22 +1,17 @@
-"""The Hugging Face hub: what a repository holds, brought here whole and checked; every failure is an error of ours.
+"""The Hugging Face hub: what a folder of a repository holds; every failure of the hub as an error that says what to do.
 
-`look` lists a folder of a repository at one commit, `bring` fetches files of that listing (a broken fetch goes on
-where it stopped) and compares each with the hub's checksum. `HF_ENDPOINT` names another hub, `HF_TOKEN` who asks; both
-are read at each call. Left out: what the files mean (`mia.checkpoints`), and publishing (`executor_train.publish`).
+`HF_ENDPOINT` names another hub, `HF_TOKEN` who asks; both are read at each call. Left out: fetching what is there
+(`mia.hub_files`), what the files mean (`mia.checkpoints`), and publishing (`executor_train.publish`).
 """
 
 from __future__ import annotations
 
 import fnmatch
-import glob
-import hashlib
 import os
-import shutil
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Literal
 
 from mia.errors import ConfigError, DataError, ModelError
@@ -141,111 +136,6 @@ def look(source: Source) -> Listing:
     return Listing(source, commit, files)
 
 
-def bring(listing: Listing, folder: Path, wanted: Mapping[str, File], *, force: bool = False) -> Path:
-    """Fetch files of a listing, and compare each with the hub's checksum.
-
-    What is there already is not fetched again, what was broken off goes on; a file whose checksum is wrong is fetched
-    once more.
-
-    Args:
-        listing: from `look`.
-        folder: where the repository's files are kept, under their own paths.
-        wanted: the files, a part of the listing's.
-        force: fetch what is there, too.
-
-    Returns:
-        The folder that stands for the source's.
-
-    Raises:
-        ModelError: see `look`; the disk is too small (`no_space`); or the hub sends other files than it says
-            (`bad_checksum`), which are removed.
-    """
-    _room(listing.source, folder, wanted)
-    _download(listing, folder, wanted, force)
-    wrong = _mismatches(folder, wanted)
-    if wrong:
-        print(f"mia: damaged, fetched again: {', '.join(sorted(wrong))}", file=sys.stderr)
-        _remove(folder, wrong)
-        _download(listing, folder, wanted, force=False)
-        wrong = _mismatches(folder, wanted)
-    if wrong:
-        _remove(folder, wrong)
-        name, why = min(wrong.items())
-        raise ModelError(
-            f"{listing.source}: {name} {why}, and so again when it was fetched once more",
-            remedy="the hub (or a proxy on the way) sends another file: fetch later, or by another way (HF_ENDPOINT)",
-            code="bad_checksum",
-            retryable=True,
-        )
-    return folder / listing.source.folder
-
-
-def _download(listing: Listing, folder: Path, wanted: Mapping[str, File], force: bool) -> None:
-    from huggingface_hub import snapshot_download
-
-    source = listing.source
-    whole = len(wanted) == len(listing.files)
-    patterns = [glob.escape(source.folder) + "/*"] if source.folder else None
-    with explained(source):
-        snapshot_download(
-            source.repo,
-            repo_type=source.kind,
-            revision=listing.commit,
-            local_dir=folder,
-            allow_patterns=patterns if whole else [glob.escape(path) for path in wanted],
-            endpoint=endpoint(),
-            force_download=force,
-        )
-
-
-def _mismatches(folder: Path, wanted: Mapping[str, File]) -> dict[str, str]:
-    """Files that are not as the hub has them, with what is wrong."""
-    wrong = {}
-    for path, file in wanted.items():
-        expected, digest = (file.sha256, _sha256) if file.sha256 else (file.git_sha1, _git_sha1)
-        actual = digest(folder / path)
-        if actual != expected:
-            wrong[path] = f"has the checksum {actual}, not {expected}"
-    return wrong
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _git_sha1(path: Path) -> str:
-    """As git names the content of a file."""
-    data = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-
-
-def _remove(folder: Path, paths: Iterable[str]) -> None:
-    for path in paths:
-        (folder / path).unlink(missing_ok=True)
-
-
-def _room(source: Source, folder: Path, wanted: Mapping[str, File]) -> None:
-    """Refuse a fetch that the disk cannot hold, before it begins."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise ModelError(
-            f"{source} cannot be kept in {folder}: {error.strerror}",
-            remedy="give a folder that can be written, by --out or MIA_CACHE",
-            code="no_folder",
-        ) from error
-    held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    needed = max(0, sum(file.size for file in wanted.values()) - held)
-    if needed > free:
-        raise ModelError(
-            f"{source} needs {needed / 1e9:.1f} GB more, but {folder} has {free / 1e9:.1f} GB left",
-            remedy="make room, or name a larger disk by --out or MIA_CACHE",
-            code="no_space",
-        )
-
-
 def _safe(path: str) -> bool:
     """Whether a path of a repository stays in its folder on any system, and off the fetch's own records."""
     parts = path.split("/")
@@ -256,7 +146,7 @@ def _safe(path: str) -> bool:
         and path.isprintable()
         and not windows.drive
         and not PurePosixPath(path).is_absolute()
-        and parts[0] != ".cache"
+        and not (parts[-1].startswith(".") and parts[-1].endswith((".part", ".lock")))
     )
 
 
@@ -326,7 +216,7 @@ def _failed(source: Source, hub: str, error: Exception) -> ModelError:
             )
         return ModelError(
             f"{hub} failed for {source}: {error.server_message or error}",
-            remedy="try again later: what was fetched is kept",
+            remedy="repeat the command later: what was transferred is kept",
             code="hub_failed",
             retryable=status == 429 or status >= 500,
         )
@@ -335,13 +225,15 @@ def _failed(source: Source, hub: str, error: Exception) -> ModelError:
     if isinstance(error, httpx.TransportError | ConnectionError | errors.LocalEntryNotFoundError):
         return ModelError(
             f"{hub} cannot be reached: {why}",
-            remedy="unset HF_HUB_OFFLINE" if offline else "connect and repeat the command; it goes on where it stopped",
+            remedy="unset HF_HUB_OFFLINE"
+            if offline
+            else "connect, and repeat the command: what was transferred is kept",
             code="no_connection",
             retryable=True,
         )
     return ModelError(
         f"{hub} does not answer as it should for {source}: {why}",
-        remedy="check HF_ENDPOINT and the proxy, then repeat the command; it goes on where it stopped",
+        remedy="check HF_ENDPOINT and the proxy, then repeat the command: what was transferred is kept",
         code="hub_failed",
         retryable=True,
     )
