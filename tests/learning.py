@@ -128,7 +128,7 @@ class Stage:
         agent = config.agent.model_copy(
             update={role: own_sampling(getattr(config.agent, role), settings) for role in ("planner", "reflector")}
         )
-        partners = {
+        partners: dict[Role, ChatModel] = {
             "executor": self.executor,
             **({"judge": self.models["judge"]} if config.judge.method == "model" else {}),
         }
