@@ -19,7 +19,7 @@ from mia.paths import cache, home
 
 def fetch(argv: Sequence[str]) -> int:
     """`mia model fetch`."""
-    args = _fetch_words().parse_args(argv)
+    args = fetch_words().parse_args(argv)
     if not args.names:
         return _embedded(args)
     wanted = {name: named(name, args.role, args.revision) for name in args.names}
@@ -37,7 +37,8 @@ def fetch(argv: Sequence[str]) -> int:
     return 0
 
 
-def _fetch_words() -> argparse.ArgumentParser:
+def fetch_words() -> argparse.ArgumentParser:
+    """The parser of the command."""
     known = "\n".join(f"  {name:14}{release.source}: {release.what}" for name, release in RELEASED.items())
     made = parser(
         "model fetch",

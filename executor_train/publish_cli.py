@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def push(argv: Sequence[str]) -> int:
     """`mia model push`."""
-    args = _words().parse_args(argv)
+    args = push_words().parse_args(argv)
     from executor_train import card, publish
     from mia import checkpoints, hub
 
@@ -40,7 +40,8 @@ def push(argv: Sequence[str]) -> int:
     return 0
 
 
-def _words() -> argparse.ArgumentParser:
+def push_words() -> argparse.ArgumentParser:
+    """The parser of the command."""
     made = parser(
         "model push",
         "Publish a trained model on the Hugging Face hub, with a model card: base model, licence, command, seed,\n"

@@ -105,6 +105,8 @@ def profile(path: Path, fetched: Sequence[Fetched]) -> str:
     lines.append(f'# mia ask --config {path} "Who wrote Ulysses?"')
     if models:
         lines.append("# The checkpoints run in this process; served by vLLM, give its address as url instead.")
+        if not {item.released.role for item in models} >= {"executor", "planner"} and models[0].released.role:
+            lines.append("# Roles that have no model here play by the embedded one.")
     for item in models:
         lines += _model(item)
     if any(item.released.role != "planner" and not _tiny(item) for item in models):

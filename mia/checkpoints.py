@@ -19,7 +19,7 @@ from mia.extras import need
 
 Trained = Literal["executor", "planner"]
 """The roles that are trained."""
-FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.txt", "*.model", "*.md", "LICEN[CS]E*")
+FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.md", "LICEN[CS]E*")
 """What belongs to a checkpoint. Pickles are left out: reading one runs what it says."""
 SMALL = ("config.json", "adapter_config.json", "tokenizer_config.json", "chat_template.*", "preprocessor_config.json")
 """What tells base and template, without the weights."""

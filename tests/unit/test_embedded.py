@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch
 
 def test_help_shows_worked_examples() -> None:
     done = subprocess.run([MIA, "model", "fetch", "--help"], capture_output=True, text=True, check=True)
-    assert done.stdout.count("  mia model fetch") == 2
+    assert done.stdout.count("  mia model fetch") == 3
 
 
 def test_unpacking_undoes_what_the_gguf_format_does(tmp_path: Path) -> None:

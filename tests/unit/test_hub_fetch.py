@@ -13,10 +13,14 @@ from typing import Any
 import pytest
 
 from executor_train.config import GrpoConfig, TrainConfig
-from executor_train.hub_cli import fetch
+from executor_train.hub_cli import fetch, fetch_words
+from executor_train.publish_cli import push_words
+from executor_train.released import RELEASED
 from inference.config import RunConfig
-from mia.config import load
+from mia.config import Endpoint, load
 from mia.errors import ConfigError, DataError, ModelError
+from mia.hub import File, Listing, Source
+from mia.hub_files import bring
 from tests import hubs
 
 pytest.importorskip("huggingface_hub")
@@ -304,6 +308,27 @@ def test_a_model_without_a_role_plays_all_and_may_have_any_base(
     assert profile.models.default.url.endswith("/me--other")
 
 
+async def test_a_fetched_model_answers(hub: hubs.Hub, home: Path) -> None:
+    pytest.importorskip("torch")
+    from mia.chat import open_chat
+    from mia.types import Message, Sampling
+    from tests import tiny_models
+
+    made = tiny_models.chat_llama(home / "made")
+    hub.repos["models/me/llama"] = hubs.Repo({path.name: path.read_bytes() for path in made.iterdir()})
+    profile = home / "llama.toml"
+    assert fetch(["me/llama", "--profile", str(profile)]) == 0
+    replies = []
+    for endpoint in (load(RunConfig, profile).models.of("planner"), Endpoint(url=f"local:{made}")):
+        chat = open_chat(endpoint)
+        replies.append(
+            await chat.generate([Message(role="user", text="one two")], Sampling(max_tokens=6, temperature=0))
+        )
+        await chat.aclose()
+    assert replies[0].tokens == replies[1].tokens
+    assert replies[0].tokens
+
+
 @pytest.mark.parametrize(("name", "role", "config"), [("qwen2_5_vl", "executor", VISION), ("qwen3", "planner", QWEN3)])
 def test_the_base_models_own_templates_are_right(hub: hubs.Hub, name: str, role: str, config: dict[str, Any]) -> None:
     trl = pytest.importorskip("trl")
@@ -362,3 +387,20 @@ def test_words_that_do_not_fit_are_refused(hub: hubs.Hub, words: list[str], said
     with pytest.raises(ConfigError, match=said):
         fetch(words)
     assert hub.fetched() == []
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_comes(hub: hubs.Hub, tmp_path: Path) -> None:
+    files = {"model.safetensors": File(1 << 60, "0" * 64, "")}
+    with pytest.raises(ModelError, match=r"needs 1152921504\.6 GB more") as caught:
+        bring(Listing(Source("me/huge"), hubs.COMMIT, files), tmp_path, files)
+    assert caught.value.code == "no_space"
+    assert hub.seen == []
+
+
+def test_commands_of_the_readme_are_good_ones() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    found = [line.partition("  #")[0].split()[2:] for line in text.splitlines() if line.startswith("mia model ")]
+    assert {words[0] for words in found} == {"fetch", "push"}
+    for verb, *words in found:
+        args = (fetch_words() if verb == "fetch" else push_words()).parse_args(words)
+        assert verb == "push" or set(args.names) <= set(RELEASED)
