@@ -87,7 +87,9 @@ class LearnSection(Section):
         known = {(False, False): "frozen" if self.n == 1 else f"best of {self.n}", (False, True): "memory only",
                  (True, False): "weights only", (True, True): "full"}  # fmt: skip
         name = known[self.weights, self.memory == "online"]
-        return name if self.feedback == "truth" or not self.learns else f"{name}, {self.feedback}"
+        chosen = "" if self.policy == "first" or self.n == 1 else f", {self.policy}"
+        taught = "" if self.feedback == "truth" or not self.learns else f", {self.feedback}"
+        return name + chosen + taught
 
 
 class LearnedPolicy(PolicyConfig):

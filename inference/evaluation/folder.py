@@ -33,6 +33,8 @@ from mia.types import Message, Record, Role
 
 R = TypeVar("R", bound=Record)
 JOURNALS = ("trajectories", "rows", "learned")
+_BEGUN = ("dataset.json", "dataset.json.part", "config.json.part")
+"""What a start that was killed may have left before there was a run."""
 _FREE = ("eval.concurrency", "eval.failures", "eval.keep_traces", "eval.engine", "eval.actors", "runs")
 """Settings that may differ when a run is resumed: no answer depends on them."""
 _FREE_OF_ENDPOINTS = ("api_key_env", "timeout_s", "retries")
@@ -110,7 +112,7 @@ def open_folder(path: Path, config: EvalConfig, dataset: Dataset, resume: bool) 
     known = (path / "config.json").is_file()
     if known and begun and not resume:
         raise ConfigError(f"{path} holds a run already", remedy="go on with --resume, or give another --out")
-    if not known and path.is_dir() and any(path.iterdir()):
+    if not known and path.is_dir() and any(file.name not in _BEGUN for file in path.iterdir()):
         raise ConfigError(f"{path} is not empty and holds no run", remedy="give another --out")
     if known and resume:
         _check_same(path, config, dataset)
@@ -120,8 +122,8 @@ def open_folder(path: Path, config: EvalConfig, dataset: Dataset, resume: bool) 
         raise DataError(f"cannot make {path}: {error.strerror}", remedy="give another --out") from error
     if not (known and resume):
         settings = resolved(config)
-        write_file(path / "config.json", _pretty({"digest": digest(settings), "config": settings}))
         write_file(path / "dataset.json", _pretty(describe(dataset)))
+        write_file(path / "config.json", _pretty({"digest": digest(settings), "config": settings}))
     folder = RunFolder(path)
     started = _json(path / "environment.json") if (path / "environment.json").is_file() else []
     folder.write("environment.json", _pretty([*started, environment()]))

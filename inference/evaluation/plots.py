@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NO_PLOTS = "No plots: matplotlib is missing (pip install -e '.[eval]' -c constraints.txt, then `mia show` the folder)."
@@ -32,6 +32,23 @@ def curve_plots(summary: Mapping[str, Any]) -> dict[str, bytes] | None:
     if len(groups) > 1:
         plots["Accuracy by group, with 95% intervals"] = _bars(groups)
     return plots
+
+
+def learning_curves(series: Mapping[str, tuple[Sequence[int], Sequence[float | None]]]) -> bytes | None:
+    """Running accuracy of several runs over the questions asked; None where matplotlib is missing.
+
+    Args:
+        series: by name, how many questions were asked, and the accuracy over them; None where nothing was judged.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        return None
+    figure, axes = _figure(4.0)
+    for name, (upto, running) in series.items():
+        shown = [(x, y) for x, y in zip(upto, running, strict=True) if y is not None]
+        axes.plot([x for x, _ in shown], [y for _, y in shown], marker="o", label=name)
+    axes.set(xlabel="questions", ylabel="running accuracy", ylim=(-0.03, 1.03))
+    axes.legend()
+    return _png(figure)
 
 
 def png_url(png: bytes) -> str:

@@ -280,6 +280,20 @@ async def test_a_folder_with_other_files_is_refused(questions: Path, tmp_path: P
         await World().run(settings(questions), tmp_path / "run")
 
 
+@pytest.mark.parametrize("left", [["config.json.part"], ["dataset.json"], ["dataset.json", "config.json.part"]])
+async def test_a_start_that_was_killed_at_once_can_be_made_again(
+    questions: Path, tmp_path: Path, left: list[str]
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    for name in left:
+        (out / name).write_text("{", encoding="utf-8")
+    summary, ended = await World().run(settings(questions), out, resume=True)
+    assert ended is None
+    assert summary["complete"]
+    assert {path.name for path in out.iterdir()} >= {"config.json", "dataset.json"}
+
+
 async def test_repeats_have_memories_of_their_own(questions: Path, tmp_path: Path) -> None:
     config = settings(questions, eval__repeats=2, eval__batch=5)
     summary, _ = await World().run(config, tmp_path / "run")
