@@ -42,6 +42,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "train executor": ("executor_train.cli:main", "train the Executor by GRPO"),
     "quantize": ("executor_train.quantize_cli:main", "write an Executor in FP8, and check it"),
     "train planner": ("planner_train.cli:main", "train the Planner by GRPO against a frozen Executor"),
+    "ttrl": ("ttrl.cli:main", "answer a stream of questions and learn from it at test time"),
+    "ttrl report": ("ttrl.report:main", "compare what parts of test-time learning add"),
     "model fetch": ("executor_train.hub_cli:fetch", "fetch models and data from the hub, or the embedded model"),
     "model push": ("executor_train.publish_cli:push", "publish a trained model on the hub, with its card"),
 }
