@@ -62,8 +62,7 @@ class Hub:
         self.ended = threading.Event()
         self.uploads: dict[str, bytes] = {}
         self.commits: list[dict[str, Any]] = []
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._http.daemon_threads = True
+        self._http = _Server(self)
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def fetched(self) -> list[str]:
@@ -91,66 +90,76 @@ def hub(**repos: Repo) -> Iterator[Hub]:
         thread.join()
 
 
-def _handler(stub: Hub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            path = unquote(urlsplit(self.path).path)
-            stub.seen.append((self.command, path, self.headers.get("Range", "")))
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            allowed = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-            if stub.down:
-                return self.send(stub.down, b"down")
-            if self.command in ("GET", "HEAD") and "/resolve/" in path:
-                return self.file(path)
-            status, given, error = _api(stub, self.command, path, body, allowed)
-            return self.send(status, json.dumps(given).encode(), {"X-Error-Code": error} if error else {})
+class _Handler(BaseHTTPRequestHandler):
+    @property
+    def stub(self) -> Hub:
+        assert isinstance(self.server, _Server)
+        return self.server.stub
 
-        def file(self, path: str) -> None:
-            name, _, rest = path.strip("/").partition("/resolve/")
-            name = name if name.startswith("datasets/") else f"models/{name}"
-            commit, _, place = rest.partition("/")
-            repo = stub.repos.get(name)
-            if repo is not None and repo.gated:
-                return self.send(403, b"", {"X-Error-Code": "GatedRepo"})
-            if repo is None or place not in repo.files:
-                return self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
-            data = repo.files[place]
-            etag = hashlib.sha256(data).hexdigest() if repo.is_large(place) else git_sha1(data)
-            head = {"ETag": f'"{etag}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
-            if self.command == "GET":
-                data = repo.served[place].pop(0) if repo.served.get(place) else data
-                if place in stub.stall:
-                    return self.stop_at(stub.stall[place], data, head)
-                if place in stub.broken:
-                    return self.send(200, data, head, data[: stub.broken.pop(place)])
-                if "Range" in self.headers and repo.ranges:
-                    begin = int(self.headers["Range"][6:].partition("-")[0])
-                    head["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
-                    return self.send(206, data[begin:], head)
-            return self.send(200, data, head)
+    def answer(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.stub.seen.append((self.command, path, self.headers.get("Range", "")))
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        allowed = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+        if self.stub.down:
+            return self.send(self.stub.down, b"down")
+        if self.command in ("GET", "HEAD") and "/resolve/" in path:
+            return self.file(path)
+        status, given, error = _api(self.stub, self.command, path, body, allowed)
+        return self.send(status, json.dumps(given).encode(), {"X-Error-Code": error} if error else {})
 
-        def stop_at(self, place: int, data: bytes, head: Mapping[str, str]) -> None:
-            self.send(200, data, head, data[:place])
-            self.wfile.flush()
-            stub.stalled.set()
-            stub.ended.wait()
+    def file(self, path: str) -> None:
+        name, _, rest = path.strip("/").partition("/resolve/")
+        name = name if name.startswith("datasets/") else f"models/{name}"
+        commit, _, place = rest.partition("/")
+        repo = self.stub.repos.get(name)
+        if repo is not None and repo.gated:
+            return self.send(403, b"", {"X-Error-Code": "GatedRepo"})
+        if repo is None or place not in repo.files:
+            return self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
+        data = repo.files[place]
+        etag = hashlib.sha256(data).hexdigest() if repo.is_large(place) else git_sha1(data)
+        head = {"ETag": f'"{etag}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
+        if self.command == "GET":
+            data = repo.served[place].pop(0) if repo.served.get(place) else data
+            if place in self.stub.stall:
+                return self.stop_at(self.stub.stall[place], data, head)
+            if place in self.stub.broken:
+                return self.send(200, data, head, data[: self.stub.broken.pop(place)])
+            if "Range" in self.headers and repo.ranges:
+                begin = int(self.headers["Range"][6:].partition("-")[0])
+                head["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
+                return self.send(206, data[begin:], head)
+        return self.send(200, data, head)
 
-        def send(
-            self, status: int, data: bytes, headers: Mapping[str, str] | None = None, part: bytes | None = None
-        ) -> None:
-            self.send_response_only(status)
-            for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(data if part is None else part)
+    def stop_at(self, place: int, data: bytes, head: Mapping[str, str]) -> None:
+        self.send(200, data, head, data[:place])
+        self.wfile.flush()
+        self.stub.stalled.set()
+        self.stub.ended.wait()
 
-        do_GET = do_HEAD = do_POST = do_PUT = answer
+    def send(
+        self, status: int, data: bytes, headers: Mapping[str, str] | None = None, part: bytes | None = None
+    ) -> None:
+        self.send_response_only(status)
+        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data if part is None else part)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Print nothing."""
+    do_GET = do_HEAD = do_POST = do_PUT = answer
 
-    return Handler
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, stub: Hub) -> None:
+        self.stub = stub
+        super().__init__(("127.0.0.1", 0), _Handler)
 
 
 def _api(stub: Hub, verb: str, path: str, body: bytes, allowed: bool) -> tuple[int, Any, str]:
