@@ -124,6 +124,8 @@ def settled(config: TtrlConfig) -> TtrlConfig:
     if config.validation is not None:
         raise ConfigError("[validation] is not for test-time learning", remedy="leave it out")
     learn = config.learn
+    if learn.memory == "frozen" and "path" not in config.memory.model_fields_set:
+        raise ConfigError("a frozen memory must come from somewhere", remedy="set memory.path, or learn.memory = off")
     changed = {
         "eval": config.eval.model_copy(update={"memory": "online" if learn.memory == "online" else "read-only"}),
         "method": config.method.model_copy(update={"feedback": _JUDGED_BY[learn.feedback]}),

@@ -185,6 +185,7 @@ def test_what_failed_teaches_nothing() -> None:
         ({"learn.n": 1}, "n to 2 or more"),
         ({"learn.feedback": "none"}, "cannot learn from nothing"),
         ({"learn.polcy": "first"}, "policy"),
+        ({"learn.memory": "frozen"}, r"memory\.path"),
     ],
 )
 def test_what_would_be_set_twice_is_refused(flags: dict[str, Any], told: str) -> None:
@@ -200,7 +201,8 @@ def test_what_would_be_set_twice_is_refused(flags: dict[str, Any], told: str) ->
         ({"learn.feedback": "panel"}, "full, panel"),
         ({"learn.memory": "off"}, "weights only"),
         ({"learn.weights": False}, "memory only"),
-        ({"learn.weights": False, "learn.memory": "frozen"}, "best of 4"),
+        ({"learn.weights": False, "learn.memory": "frozen", "memory.path": "m.db"}, "best of 4"),
+        ({"learn.weights": False, "learn.memory": "off", "learn.policy": "router"}, "best of 4, router"),
         ({"learn.weights": False, "learn.memory": "off", "learn.n": 1}, "frozen"),
     ],
 )
