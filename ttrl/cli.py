@@ -18,7 +18,7 @@ from inference.evaluation.folder import RunFolder
 from inference.evaluation.progress import Tally
 from inference.evaluation.report import metrics_table, print_table, write_report
 from mia.cli import parse, parser, report
-from mia.errors import ConfigError, MiaError
+from mia.errors import ConfigError, DataError, MiaError
 from mia.types import Role
 from ttrl.config import TtrlConfig, settled
 
@@ -50,7 +50,7 @@ def words() -> ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`mia ttrl`: 0 when the run is complete, 1 when it ended early or nothing was answered."""
+    """`mia ttrl`: 0 when the run is complete, 1 when it ended early or nothing was answered, 130 when interrupted."""
     args, flags = parse(words(), argv)
     if args.limit is not None:
         flags["eval.limit"] = args.limit
@@ -69,7 +69,8 @@ def main(argv: Sequence[str]) -> int:
     else:
         _print(plan, summaries)
     if ended is not None:
-        return report(ended, 2 if isinstance(ended, ConfigError) else 1)
+        usage = 2 if isinstance(ended, ConfigError) else 1
+        return report(ended, 130 if ended.code == "interrupted" else usage)
     return 0 if any(summary["done"] > summary["failed"] for summary in summaries.values()) else 1
 
 
@@ -94,6 +95,8 @@ def _run(plan: Plan, folders: Sequence[RunFolder], command: str) -> MiaError | N
                 parts.learner.run(close())
     except MiaError as error:
         return error
+    except KeyboardInterrupt:
+        return DataError("the run was interrupted", remedy="go on with --resume", code="interrupted")
     finally:
         asyncio.run(close())
     return None
