@@ -217,9 +217,9 @@ def curve(arm: Arm) -> list[dict[str, Any]]:
 
 def panel(arm: Arm) -> Agreement | None:
     """How the panel agrees with the reference on official answers; None where no panel judged."""
-    rows = [row for row in arm.rows if row.judgement is not None and row.correct is not None]
-    if not any(row.feedback is not None for row in rows):
+    if next(iter(arm.runs.values())).settings["learn"]["feedback"] != "panel":
         return None
+    rows = [row for row in arm.rows if row.correct is not None]
     verdicts = [None if row.feedback is None else _word(row.feedback.correct) for row in rows]
     labels = [str(_word(row.correct)) for row in rows]
     return agreement(verdicts, labels)

@@ -101,6 +101,9 @@ async def test_how_often_the_panel_was_right(tmp_path: Path, capsys: pytest.Capt
     assert arm["name"] == "full, panel"
     assert (arm["panel"]["n"], arm["panel"]["unreadable"]) == (6, 1)
     assert arm["panel"]["accuracy"] == pytest.approx(3 / 5)
+    none = await written(tmp_path, "silent", "yynnyy", feedback="??????", learn__feedback="panel", learn__n=2)
+    (arm,) = reported(capsys, str(none))["arms"]
+    assert (arm["panel"]["n"], arm["panel"]["unreadable"], arm["panel"]["accuracy"]) == (6, 6, None)
     assert main([str(path), "--out", str(tmp_path / "report.md")]) == 0
     assert "How often the panel was right" in (tmp_path / "report.md").read_text()
 

@@ -82,7 +82,7 @@ def test_every_question_has_one_row_the_tail_too(whole: Path) -> None:
     assert (record["role"], record["method"]) == ("planner", "GRPO")
 
 
-@pytest.mark.parametrize("policy", ["first", "majority"])
+@pytest.mark.parametrize("policy", ["first", pytest.param("majority", marks=pytest.mark.long)])
 def test_no_prediction_depends_on_its_own_label_or_later_ones(
     tiny: Path, asked: Path, whole: Path, tmp_path: Path, policy: str
 ) -> None:
@@ -337,3 +337,30 @@ def test_a_router_that_cannot_be_read_leaves_the_first_plan_and_says_so(
     rows = lines_of(tmp_path / "out" / "epoch-1" / "rows.jsonl")
     assert all("judge/router" in row["codes"] and row["failure"] is None for row in rows)
     assert all(question.chosen == 0 for number in range(3) for question in batch(tmp_path / "out", number))
+
+
+# ---------------------------------------------------------------------------------------------- does it learn
+
+
+def pleased(first: str, last: str) -> str:
+    """An Executor that is right if the plan has a letter e in it."""
+    plan = first.partition("speaks against it:")[2].partition("\nQuestion:")[0]
+    return f"<answer>{'yes' if 'e' in plan else 'no'}</answer>"
+
+
+@pytest.mark.long
+def test_learning_shows_on_a_stream_that_can_be_learned(tiny: Path, tmp_path: Path) -> None:
+    """The same luck in both arms: what differs is learned. Frozen stays as it is, the other gets better."""
+    asked = write_questions(tmp_path / "q.jsonl", 96)
+    flags: dict[str, Any] = {"eval__batch": 8, "learn__n": 6, "learn__memory": "off", "agent__planner__max_tokens": 4}
+    rates: dict[str, float] = {}
+    arms: dict[str, dict[str, Any]] = {"frozen": {"learn__weights": False}, "weights": {"grpo__learning_rate": 0.02}}
+    for name, more in arms.items():
+        _, ended = Stage(tiny, pleased).run(asked, tmp_path / name, **flags, **more)
+        assert ended is None
+        right = [float(row["judge"]) for row in predicted(tmp_path / name)]
+        rates[name] = sum(right[72:]) / 24
+        if name == "weights":
+            rates["before"] = sum(right[:16]) / 16
+    assert rates["weights"] > rates["frozen"] + 0.2
+    assert rates["weights"] > rates["before"] + 0.2
