@@ -16,9 +16,10 @@ class PolicyConfig(Section):
     """The model that is trained."""
 
     path: str = Field("embedded:", description="`embedded:`, a checkpoint folder, or a name on the Hugging Face hub")
-    adapter: Path | None = Field(
+    adapter: str | None = Field(
         None,
-        description="adapter to start from, e.g. of the warm start, with its own rank; merged in if lora_rank is 0",
+        description="adapter to start from, with its own rank: a folder, e.g. of the warm start, or the package's "
+        "embedded:executor or embedded:planner; merged in if lora_rank is 0",
     )
     template: Literal["own", "chatml"] = Field(
         "own",

@@ -25,6 +25,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from executor_train.game import Game, Outcome, Row
+from executor_train.head import LearnedHead
 from executor_train.microbatch import parts, shares
 from executor_train.pictures import opened, picture_processor
 from executor_train.reward import health
@@ -95,6 +96,7 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
             peft_config=peft_config,
             callbacks=callbacks,
         )
+        self._head = LearnedHead(self.model, self.temperature, self._entropy_bonus_enabled)
         self.reward_weights = torch.tensor([game.weights[name] for name in self._names], dtype=torch.float32)
         self.runner = asyncio.Runner()
         """The one loop of all steps: partners keep their connections."""
@@ -175,6 +177,10 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
                 self.accelerator.backward(loss)
             before += loss.detach()
         return self._compute_loss(model, made[-1]) * shares(self.loss_type, inputs, made[-1]) + before
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
+        with self._head.only(inputs.get("tool_mask")):
+            return super()._compute_loss(model, inputs)
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         """Play the rows of a batch, or take rollouts that were; see the same method of TRL for what is returned."""

@@ -82,12 +82,14 @@ def train(
     from datasets import Dataset
     from trl.trainer.sft_trainer import SFTTrainer
 
+    from executor_train.head import LearnedHead
     from executor_train.training import save
 
     trainer = SFTTrainer(
         model=model, args=args, train_dataset=Dataset.from_list(list(rows)), processing_class=tokenizer,
         peft_config=adapter,
     )  # fmt: skip
+    LearnedHead(trainer.model)
     trainer.train(resume_from_checkpoint=last)
     trainer.save_state()
     return save(trainer, Path(args.output_dir), record)

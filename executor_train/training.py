@@ -195,8 +195,8 @@ def policy(config: PolicyConfig) -> tuple[Any, Any, Any]:
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
+    from mia import embedded
     from mia.chat.vision import MODEL_TYPES, Eyes
-    from mia.embedded import TEMPLATE
 
     place = _place(config)
     tokenizer = AutoTokenizer.from_pretrained(place)
@@ -204,20 +204,18 @@ def policy(config: PolicyConfig) -> tuple[Any, Any, Any]:
     if config.template == "chatml":
         if sees:
             raise ConfigError("plain ChatML has no pictures", remedy='set policy.template = "own"')
-        tokenizer.chat_template = TEMPLATE
+        tokenizer.chat_template = embedded.TEMPLATE
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     model = kind.from_pretrained(place, dtype=config.dtype, attn_implementation=config.attention)
     eyes = Eyes(place, model, config.min_pixels, config.max_pixels) if sees else None
     if config.adapter is not None:
-        model = _begun(model, config.adapter, trainable=config.lora_rank > 0)
+        model = _begun(model, embedded.adapter(config.adapter), trainable=config.lora_rank > 0)
     return model, tokenizer, eyes
 
 
 def _begun(model: Any, folder: Path, trainable: bool) -> Any:
     from peft import PeftModel
 
-    if not (folder / "adapter_config.json").is_file():
-        raise ConfigError(f"{folder} holds no adapter", remedy="set policy.adapter to the folder `final` of a run")
     begun = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
     # PEFT freezes the base model, and leaves it so when it is merged.
     return begun if trainable else begun.merge_and_unload().requires_grad_(True)

@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mia.errors import ModelError
+from mia.errors import ConfigError, ModelError
 from mia.paths import cache
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ CONFIGS = {
 "eos_token": "<|im_end|>", "pad_token": "<|im_end|>", "unk_token": "<|endoftext|>", "model_max_length": 8192,
 "clean_up_tokenization_spaces": false}""",
 }
+ADAPTERS = ("executor", "planner")
+"""Roles that the embedded model was trained for; an adapter for each comes with the package, in `mia/adapters`."""
 HEAD = 64
 """Width of an attention head."""
 TOP = {"token_embd": "embed_tokens", "output_norm": "norm"}
@@ -66,6 +68,22 @@ def folder() -> Path:
 def present() -> bool:
     """Whether the model is there; a folder without manifest does not count."""
     return (folder() / "manifest.json").is_file()
+
+
+def adapter(named: str) -> Path:
+    """The folder of a LoRA adapter: `embedded:ROLE` is one that comes with the package, all else is a folder.
+
+    Raises:
+        ConfigError: none comes for this role, or the folder holds none.
+    """
+    role = named.removeprefix("embedded:")
+    if role != named and role not in ADAPTERS:
+        known = " and ".join(f"embedded:{name}" for name in ADAPTERS)
+        raise ConfigError(f"no adapter {named} comes with MIA", remedy=f"there are {known}; or name a folder")
+    place = Path(__file__).parent / "adapters" / role if role != named else Path(named)
+    if not (place / "adapter_config.json").is_file():
+        raise ConfigError(f"{place} holds no adapter", remedy="name the folder `final` of a run that trained one")
+    return place
 
 
 def ensure(progress: bool = True) -> Path:

@@ -96,7 +96,7 @@ class Engine:
         device: str = "",
         dtype: str = "",
         pixels: tuple[int | None, int | None] = (None, None),
-        adapter: str = "",
+        adapter: Path | None = None,
     ) -> Engine:
         """Open a checkpoint.
 
@@ -114,7 +114,7 @@ class Engine:
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = dtype or ("float32" if device == "cpu" else "auto")
         tokenizer, model, sees = _loaded(checkpoint, device, dtype)
-        if adapter:
+        if adapter is not None:
             model = _adapted(model, tokenizer, adapter)
         engine = cls(model, tokenizer, name, context, Eyes(checkpoint, model, *pixels) if sees else None)
         if device == "cpu":
@@ -342,11 +342,11 @@ def _loaded(checkpoint: str, device: str, dtype: str) -> tuple[Any, Any, bool]:
             logging.enable_progress_bar()
 
 
-def _adapted(model: Any, tokenizer: Any, adapter: str) -> Any:
+def _adapted(model: Any, tokenizer: Any, adapter: Path) -> Any:
     """The model with an adapter merged in; the tokenizer gets the adapter's chat template."""
     from peft import PeftModel
 
-    template = Path(adapter) / "chat_template.jinja"
+    template = adapter / "chat_template.jinja"
     if template.is_file():
         tokenizer.chat_template = template.read_text(encoding="utf-8")
     return PeftModel.from_pretrained(model, adapter).merge_and_unload().eval()

@@ -33,7 +33,11 @@ class LocalOptions(Section):
 
     device: str = Field("", description="torch device; empty: the GPU if there is one, else the CPU")
     dtype: Literal["", "float32", "bfloat16", "float16"] = Field("", description="empty: see the module")
-    adapter: str = Field("", description="folder of a LoRA adapter (PEFT's) that is merged in; empty: none")
+    adapter: str = Field(
+        "",
+        description="LoRA adapter that is merged in: a folder (PEFT's), or one of the package, embedded:executor or "
+        "embedded:planner; empty: none",
+    )
     batch: int = Field(16, ge=1, description="most requests that are decoded at once")
     min_pixels: int | None = Field(None, ge=1, description="smaller pictures are enlarged; empty: the checkpoint's own")
     max_pixels: int = Field(1280 * 28 * 28, ge=1, description="larger pictures are shrunk; one token is 28 x 28 pixels")
@@ -53,6 +57,7 @@ class LocalChat:
             self._options = LocalOptions(**endpoint.extra_body)
         except ValidationError as error:
             raise ConfigError(f"extra_body of {endpoint.url}: {error}", remedy="correct or remove the key") from error
+        self._adapter = embedded.adapter(self._options.adapter) if self._options.adapter else None
         self._checkpoint = "" if endpoint.url == "embedded:" else endpoint.url.removeprefix("local:")
         self.name = endpoint.model or Path(self._checkpoint).name or embedded.NAME
         self.context = min(endpoint.context, _declared_context(self._checkpoint))
@@ -110,7 +115,7 @@ class LocalChat:
                 options = self._options
                 pixels = (options.min_pixels, options.max_pixels)
                 self._engine = Engine.load(
-                    place, self.name, self.context, options.device, options.dtype, pixels, options.adapter
+                    place, self.name, self.context, options.device, options.dtype, pixels, self._adapter
                 )
                 self.context = self._engine.context
             self._engine.run(jobs)

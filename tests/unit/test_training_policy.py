@@ -45,7 +45,7 @@ def logits(model: Any) -> Any:
 
 
 def test_an_adapter_goes_on_or_is_merged_in(place: Path, begun: Path) -> None:
-    config = PolicyConfig(path=str(place), dtype="float32", lora_rank=8, adapter=begun)
+    config = PolicyConfig(path=str(place), dtype="float32", lora_rank=8, adapter=str(begun))
     on, _, _ = policy(config)
     assert adapter(config) is None
     trained = {name for name, parameter in on.named_parameters() if parameter.requires_grad}
@@ -65,7 +65,7 @@ def test_what_is_saved_after_a_start_from_an_adapter_fits_the_base(place: Path, 
 
     from executor_train.grpo import WaveTrainer
 
-    model, _, _ = policy(PolicyConfig(path=str(place), dtype="float32", lora_rank=2, adapter=begun))
+    model, _, _ = policy(PolicyConfig(path=str(place), dtype="float32", lora_rank=2, adapter=str(begun)))
     settings: dict[str, Any] = {"output_dir": str(tmp_path), "per_device_train_batch_size": 8, "num_generations": 4}
     settings |= {"max_steps": 1, "report_to": [], "use_cpu": True, "bf16": False, "gradient_checkpointing": False}
     settings |= {"learning_rate": 1e-2, "beta": 0.0, "save_strategy": "no", "disable_tqdm": True}
@@ -79,10 +79,10 @@ def test_what_is_saved_after_a_start_from_an_adapter_fits_the_base(place: Path, 
     base = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
     again = peft.PeftModel.from_pretrained(base, tmp_path / "final")
     assert torch.allclose(logits(again), logits(trainer.model), atol=1e-5)
-    before, _, _ = policy(PolicyConfig(path=str(place), dtype="float32", lora_rank=2, adapter=begun))
+    before, _, _ = policy(PolicyConfig(path=str(place), dtype="float32", lora_rank=2, adapter=str(begun)))
     assert not torch.allclose(logits(again), logits(before), atol=1e-6)
 
 
 def test_a_folder_without_an_adapter_is_named(place: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no adapter"):
-        policy(PolicyConfig(path=str(place), adapter=tmp_path))
+        policy(PolicyConfig(path=str(place), adapter=str(tmp_path)))
