@@ -12,13 +12,18 @@ from typing import Any
 from executor_train.config import RolloutConfig
 
 GB = 1e9
+FULL = 4
+"""Bytes of a float32."""
 LOGPROB_CHUNK = 32768
 """Tokens whose logits the loss holds at once, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the estimate needs to know of a model; `trained` of `parameters` get gradients and moments."""
+    """What the estimate needs to know of a model; `trained` of `parameters` get gradients and moments.
+
+    Those of an adapter (`trained` is less than `parameters`) are in float32 whatever the model is, as PEFT makes them.
+    """
 
     parameters: int
     trained: int
@@ -27,6 +32,11 @@ class Shape:
     intermediate: int
     kv_width: int
     vocabulary: int
+
+    @property
+    def adapted(self) -> bool:
+        """Whether only an adapter is trained."""
+        return self.trained < self.parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +122,22 @@ def estimate(shape: Shape, args: Any, bytes_each: int, rollout: RolloutConfig, g
     # A layer keeps about 14 vectors of the hidden and 3 of the intermediate size for the way back; with checkpointing
     # only its input is kept, and one layer at a time is computed anew.
     layer = tokens * (14 * shape.hidden + 3 * shape.intermediate + 4 * shape.kv_width) * bytes_each
+    if shape.adapted and bytes_each < FULL:  # each adapter keeps its input once more, in float32
+        layer += tokens * (6 * shape.hidden + shape.intermediate) * FULL
     kept = tokens * shape.hidden * bytes_each
     activations = shape.layers * kept + layer if args.gradient_checkpointing else shape.layers * layer
     here = args.generation_batch_size  # of this one process
     rollouts = here * gpus
     each = 2 * shape.layers * shape.kv_width * bytes_each
     held = 0 if args.use_vllm else (here + min(here, rollout.batch)) * rollout.context * each
+    size = FULL if shape.adapted else bytes_each
+    frozen = shape.parameters - shape.trained
     return Estimate(
-        weights=shape.parameters * bytes_each / share,
-        gradients=shape.trained * bytes_each / share,
-        moments=2 * shape.trained * bytes_each / share,
+        weights=(frozen * bytes_each + shape.trained * size) / share,
+        gradients=shape.trained * size / share,
+        moments=2 * shape.trained * size / share,
         activations=activations,
-        logits=3 * min(tokens, LOGPROB_CHUNK) * shape.vocabulary * 4,
+        logits=3 * min(tokens, LOGPROB_CHUNK) * shape.vocabulary * FULL,
         cache=held,
         rollouts=rollouts,
         tokens=rollouts * rollout.limit,

@@ -21,7 +21,7 @@ from executor_train.record import TrainingRecord, base_of, dataset_of, write_rec
 from inference.cli import read_profile
 from mia.checkpoints import Trained
 from mia.cli import parse, parser
-from mia.errors import ConfigError
+from mia.errors import ConfigError, ModelError
 from mia.types import Sampling
 
 if TYPE_CHECKING:
@@ -131,7 +131,9 @@ def dry_run(config: GrpoConfig, settings: Any, args: Namespace) -> int:
     from executor_train.estimate import estimate, shape_of
 
     rollout, size = config.rollout, 4 if config.policy.dtype == "float32" else 2
-    shape = shape_of(_place(config.policy), config.policy.lora_rank)
+    place = _place(config.policy)
+    with checkpoint_read(place):
+        shape = shape_of(place, config.policy.lora_rank)
     made = estimate(shape, settings, size, rollout, args.gpus, args.sharded)
     print("\n".join(made.lines()))
     return 0
@@ -187,6 +189,23 @@ def last_checkpoint(out: Path) -> str | None:
     return found
 
 
+@contextmanager
+def checkpoint_read(place: str) -> Iterator[None]:
+    """Says of which checkpoint it was when transformers cannot read one.
+
+    Raises:
+        ModelError: see above (code `no_model`).
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{place} cannot be read: {error}",
+            remedy="give the folder of a whole checkpoint, or connect; `mia model fetch` brings one from the hub",
+            code="no_model",
+        ) from error
+
+
 def policy(config: PolicyConfig) -> tuple[Any, Any, Any]:
     """Model, tokenizer, and eyes if it reads pictures.
 
@@ -199,14 +218,15 @@ def policy(config: PolicyConfig) -> tuple[Any, Any, Any]:
     from mia.chat.vision import MODEL_TYPES, Eyes
 
     place = _place(config)
-    tokenizer = AutoTokenizer.from_pretrained(place)
-    sees = AutoConfig.from_pretrained(place).model_type in MODEL_TYPES
+    with checkpoint_read(place):
+        tokenizer = AutoTokenizer.from_pretrained(place)
+        sees = AutoConfig.from_pretrained(place).model_type in MODEL_TYPES
+        kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+        model = kind.from_pretrained(place, dtype=config.dtype, attn_implementation=config.attention)
     if config.template == "chatml":
         if sees:
             raise ConfigError("plain ChatML has no pictures", remedy='set policy.template = "own"')
         tokenizer.chat_template = embedded.TEMPLATE
-    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    model = kind.from_pretrained(place, dtype=config.dtype, attn_implementation=config.attention)
     eyes = Eyes(place, model, config.min_pixels, config.max_pixels) if sees else None
     if config.adapter is not None:
         model = _begun(model, embedded.adapter(config.adapter), trainable=config.lora_rank > 0)

@@ -9,7 +9,7 @@ import pytest
 
 from executor_train.config import PolicyConfig
 from executor_train.training import adapter, policy
-from mia.errors import ConfigError
+from mia.errors import ConfigError, ModelError
 from tests import playing, tiny_models
 
 torch = pytest.importorskip("torch")
@@ -86,3 +86,14 @@ def test_what_is_saved_after_a_start_from_an_adapter_fits_the_base(place: Path, 
 def test_a_folder_without_an_adapter_is_named(place: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no adapter"):
         policy(PolicyConfig(path=str(place), adapter=str(tmp_path)))
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], ["--out", "made"]])
+def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path, words: list[str]) -> None:
+    from executor_train.cli import main
+
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=str(tmp_path)) as raised:
+        main(["train/executor_tiny", "--policy.path", str(tmp_path), *words])
+    assert raised.value.code == "no_model"
+    assert not Path("made").exists()
