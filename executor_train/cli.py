@@ -87,9 +87,10 @@ def game(config: TrainConfig, settings: Any) -> Iterator[ExecutorGame]:
 
     planned = config.rollout.plans == "planner" or config.rollout.oracle
     roles: list[Role] = ["planner"] if planned else []
-    roles += ["judge"] if config.judge.method in ("model", "browse") else []
+    roles += ["judge"] if config.judge.by_model else []
     partners: dict[Role, ChatModel] = {role: open_chat(config.models.of(role)) for role in roles}
-    search = open_tools(config, MiniLM(), partners.get("judge") or open_chat(config.models.of("executor")))
+    reader = partners.get("judge") or open_chat(config.models.of("executor"))
+    search = open_tools(config, MiniLM(), reader)
     reward = config.reward
     weights = {"correct": reward.correct, "tool": reward.tool, "format": reward.format}
     try:
@@ -98,7 +99,7 @@ def game(config: TrainConfig, settings: Any) -> Iterator[ExecutorGame]:
             reward.first_try, config.rollout.oracle,
         )  # fmt: skip
     finally:
-        asyncio.run(closed(search, *partners.values()))
+        asyncio.run(closed(search, reader, *partners.values()))
 
 
 def agent_of(config: TrainConfig, settings: Any) -> Any:

@@ -55,6 +55,11 @@ class JudgeConfig(Section):
     tries: int = Field(3, ge=1, description="attempts to get a readable grade from the judge model")
     sampling: Sampling = Field(Sampling(max_tokens=1024), description="sampling of the judge model")
 
+    @property
+    def by_model(self) -> bool:
+        """Whether a judge model is asked."""
+        return self.method in ("model", "browse")
+
 
 class PanelConfig(Section):
     """How an answer is judged without a reference: three reviewers and a chair, all of them the judge model."""

@@ -94,7 +94,7 @@ async def judge(
     """
     if answer is None:
         return Judgement(correct=False, score=0.0, method=config.method)
-    if config.method == "model" or config.method == "browse":
+    if config.by_model:
         if model is None:
             raise JudgeError(f"the method `{config.method}` needs a judge model", remedy="set [models.judge]")
         return await _ask(config, model, question, answer, reference)

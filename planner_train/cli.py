@@ -73,7 +73,7 @@ def game(config: PlannerConfig, settings: Any) -> Iterator[PlannerGame]:
     from mia.chat import open_chat
     from planner_train.game import PlannerGame
 
-    roles: list[Role] = ["executor", *(["judge"] if config.judge.method in ("model", "browse") else [])]  # type: ignore[list-item]
+    roles: list[Role] = ["executor", *(["judge"] if config.judge.by_model else [])]  # type: ignore[list-item]
     partners: dict[Role, ChatModel] = {role: open_chat(config.models.of(role)) for role in roles}
     search = open_tools(config, MiniLM(), partners["executor"])
     agent = config.agent.model_copy(

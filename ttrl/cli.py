@@ -130,7 +130,7 @@ def opened(plan: Plan, command: str) -> Iterator[Parts]:
 def _roles(config: TtrlConfig) -> list[Role]:
     """The roles that need a model beside the Planner and the game's partners."""
     needed = {
-        "judge": config.learn.feedback == "panel" or config.judge.method in ("model", "browse"),
+        "judge": config.learn.feedback == "panel" or config.judge.by_model,
         "router": config.learn.policy == "router",
         "manager": config.memory.enabled and "model" in (config.memory.summary, config.memory.classify),
     }
