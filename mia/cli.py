@@ -46,6 +46,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "ttrl report": ("ttrl.report:main", "compare what parts of test-time learning add"),
     "model fetch": ("executor_train.hub_cli:fetch", "fetch models and data from the hub, or the embedded model"),
     "model push": ("executor_train.publish_cli:push", "publish a trained model on the hub, with its card"),
+    "model merge": ("executor_train.merge_cli:merge", "add an adapter into its base: a whole checkpoint"),
 }
 """Verb (one or two words) to (module:function, what it does). The function takes argv and returns the exit code."""
 

@@ -44,8 +44,13 @@ def cross_encoder(folder: Path, seed: int = 0, labels: int = 1) -> Path:
     return _bert(folder, seed, labels)
 
 
-def chat_llama(folder: Path, seed: int = 0, positions: int = 2048, template: str | None = None) -> Path:
-    """A Llama with 32 dimensions and 2 layers, a byte vocabulary with some merges, and ChatML's control tokens."""
+def chat_llama(
+    folder: Path, seed: int = 0, positions: int = 2048, template: str | None = None, tied: bool = False
+) -> Path:
+    """A Llama with 32 dimensions and 2 layers, a byte vocabulary with some merges, and ChatML's control tokens.
+
+    If `tied`, it reads and writes tokens by the same matrix.
+    """
     import torch
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -74,10 +79,31 @@ def chat_llama(folder: Path, seed: int = 0, positions: int = 2048, template: str
         num_key_value_heads=2,
         max_position_embeddings=positions,
         initializer_range=0.2,
+        tie_word_embeddings=tied,
         bos_token_id=None,
         eos_token_id=bpe.token_to_id("<|im_end|>"),
         pad_token_id=bpe.token_to_id("<|endoftext|>"),
     )
     torch.manual_seed(seed)
     LlamaForCausalLM(config).eval().save_pretrained(folder)
+    return folder
+
+
+def lora(base: Path, folder: Path, targets: list[str] | str, seed: int = 3) -> Path:
+    """A LoRA adapter of rank 2 (PEFT's) for a model; random in both factors, so that it changes what the model says."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    sees = AutoConfig.from_pretrained(base).model_type == "qwen2_5_vl"
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    model = get_peft_model(
+        kind.from_pretrained(base, dtype=torch.float32),
+        LoraConfig(r=2, lora_alpha=8, target_modules=targets, task_type="CAUSAL_LM"),
+    )
+    torch.manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data.normal_(std=0.5)
+    model.save_pretrained(folder)
     return folder

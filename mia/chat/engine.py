@@ -113,9 +113,9 @@ class Engine:
 
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = dtype or ("float32" if device == "cpu" else "auto")
-        tokenizer, model, sees = _loaded(checkpoint, device, dtype)
+        tokenizer, model, sees = loaded(checkpoint, device, dtype)
         if adapter is not None:
-            model = _adapted(model, tokenizer, adapter)
+            model = adapted(model, tokenizer, adapter).merge_and_unload().eval()
         engine = cls(model, tokenizer, name, context, Eyes(checkpoint, model, *pixels) if sees else None)
         if device == "cpu":
             input_major(model)
@@ -326,7 +326,7 @@ def choose(
     return token, float(logprobs[token])
 
 
-def _loaded(checkpoint: str, device: str, dtype: str) -> tuple[Any, Any, bool]:
+def loaded(checkpoint: str, device: str, dtype: str) -> tuple[Any, Any, bool]:
     """Tokenizer and model of a checkpoint, and whether it reads pictures."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, logging
 
@@ -342,14 +342,30 @@ def _loaded(checkpoint: str, device: str, dtype: str) -> tuple[Any, Any, bool]:
             logging.enable_progress_bar()
 
 
-def _adapted(model: Any, tokenizer: Any, adapter: Path) -> Any:
-    """The model with an adapter merged in; the tokenizer gets the adapter's chat template."""
-    from peft import PeftModel
+def adapted(model: Any, tokenizer: Any, adapter: Path) -> Any:
+    """The model with a LoRA adapter (a PeftModel, not merged yet); the tokenizer gets the adapter's chat template.
+
+    Raises:
+        ModelError: the adapter has matrices for other layers than the model (code `wrong_base`).
+    """
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors import safe_open
 
     template = adapter / "chat_template.jinja"
     if template.is_file():
         tokenizer.chat_template = template.read_text(encoding="utf-8")
-    return PeftModel.from_pretrained(model, adapter).merge_and_unload().eval()
+    fitted = PeftModel.from_pretrained(model, adapter).eval()
+    with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
+        given = {name for name in file.keys() if "lora_" in name}  # noqa: SIM118  # not a mapping
+    taken = {name for name in get_peft_model_state_dict(fitted, save_embedding_layers=False) if "lora_" in name}
+    if given != taken:  # PEFT takes what fits and warns of the rest
+        odd = min(given ^ taken)
+        raise ModelError(
+            f"the adapter {adapter} does not fit: {odd} is in {'it' if odd in given else 'the model'} alone",
+            remedy="use it with the model it was trained on",
+            code="wrong_base",
+        )
+    return fitted
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from mia.chat.local import LocalChat
 from mia.config import Endpoint
-from mia.errors import ModelError
+from mia.errors import ConfigError, ModelError
 from mia.types import Message, Sampling
 from tests import tiny_models
 
@@ -59,5 +60,11 @@ async def test_an_adapter_is_merged_in(tmp_path: Path) -> None:
 
 async def test_an_adapter_that_is_not_there_or_does_not_fit_is_named(tmp_path: Path) -> None:
     place = tiny_models.chat_llama(tmp_path / "model")
-    with pytest.raises(ModelError, match="nowhere"):
+    with pytest.raises(ConfigError, match="nowhere"):
         await reply(endpoint(place, adapter=str(tmp_path / "nowhere")))
+    # Of a deeper model PEFT would take what fits: the first layer of two.
+    adapter = tiny_models.lora(place, tmp_path / "adapter", ["q_proj"])
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    with pytest.raises(ModelError, match=r"does not fit: .*layers\.1\.self_attn\.q_proj.* is in it alone"):
+        await reply(endpoint(place, adapter=str(adapter)))
