@@ -103,6 +103,7 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
         self._inputs: list[dict[str, Any]] = []
         self._played: list[Played] = []
         self._given: list[tuple[Rollout, float]] | None = None
+        self._advantages: Sequence[float | None] = ()
 
     def close(self) -> None:
         """End what rollouts left running."""
@@ -115,7 +116,9 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
         with self._sampler() as sampler:
             return self.runner.run(self._play(Table(sampler), rows, seeds, training=True))
 
-    def step_on(self, rollouts: Sequence[Rollout], rewards: Sequence[float]) -> tuple[float, float]:
+    def step_on(
+        self, rollouts: Sequence[Rollout], rewards: Sequence[float], advantages: Sequence[float | None] = ()
+    ) -> tuple[float, float]:
         """One step of the optimiser on rollouts that were played before; gives the loss and the norm of the gradient.
 
         The importance ratio is that of the weights now to the log-probabilities that were recorded when the rollouts
@@ -124,8 +127,10 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
         Args:
             rollouts: `num_generations` of each question side by side.
             rewards: NaN for a rollout that leaves its group.
+            advantages: in the place of those that follow from the group; None leaves them.
         """
         self._given = list(zip(rollouts, rewards, strict=True))
+        self._advantages = advantages
         self.current_gradient_accumulation_steps = 1
         try:
             loss = self.training_step(self.model_wrapped, [{"prompt": ""} for _ in rollouts], None)
@@ -156,6 +161,9 @@ class WaveTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types
             self._record(output["advantages"].tolist())
         else:
             output["old_per_token_logps"] = output["sampling_per_token_logps"]
+            for place, advantage in enumerate(self._advantages):
+                if advantage is not None:
+                    output["advantages"][place] = advantage
         return output
 
     def compute_loss(

@@ -29,13 +29,17 @@ class Turn:
     sampling: Sampling
 
 
-class Sampler(Protocol):
-    """What takes turns: the trained model."""
+class Played(Protocol):
+    """What a seat knows of the model that takes its turns."""
 
     name: str
     context: int
     template: Template
     ends: frozenset[int]
+
+
+class Sampler(Played, Protocol):
+    """What takes turns: the trained model."""
 
     def sample(self, turns: Sequence[Turn]) -> list[Reply | MiaError]:
         """A reply with its `tokens`, or what went wrong, for each turn."""
@@ -43,6 +47,19 @@ class Sampler(Protocol):
 
     def anyone(self, here: bool) -> bool:
         """Whether any process has turns to take; all of them ask together where they must sample together."""
+        ...
+
+
+class Turns(Protocol):
+    """Where a seat has its turns taken; a `Table` is one, and so is a server of the trained model."""
+
+    @property
+    def sampler(self) -> Played:
+        """The model."""
+        ...
+
+    async def turn(self, seat: int, turn: Turn) -> Reply:
+        """Wait for the turn of a seat to be taken. Raises MiaError when it failed."""
         ...
 
 
@@ -133,7 +150,7 @@ class Seat:
         seed: of all its sampling.
     """
 
-    def __init__(self, table: Table, number: int, seed: int) -> None:
+    def __init__(self, table: Turns, number: int, seed: int) -> None:
         sampler = table.sampler
         self.name = sampler.name
         self.context = sampler.context

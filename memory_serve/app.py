@@ -55,7 +55,7 @@ def create_app(store: ServedStore, token: str = "") -> FastAPI:
     app = create_service("memory", __version__, lambda: store.healthy, store.aclose, counts=(unnamed,))
 
     async def view(request: Request, authorization: Annotated[str, Header()] = "") -> View:
-        _check_token(token, authorization)
+        check_token(token, authorization)
         actor = f"http {request.client.host if request.client else '-'}"
         return lambda namespace: store.scoped(namespace, actor)
 
@@ -65,7 +65,12 @@ def create_app(store: ServedStore, token: str = "") -> FastAPI:
     return app
 
 
-def _check_token(token: str, authorization: str) -> None:
+def check_token(token: str, authorization: str) -> None:
+    """Refuse a request that does not bring a service's bearer token; an empty token asks for none.
+
+    Raises:
+        DataError: it is missing or wrong (code `unauthorized`).
+    """
     # Starlette reads headers as Latin-1; encoded back, they are the bytes that were sent.
     if token and not hmac.compare_digest(f"Bearer {token}".encode(), authorization.encode("latin-1")):
         raise DataError(

@@ -68,7 +68,7 @@ class MemoryClient:
         token_env: str = "",
     ) -> None:
         if token_env:
-            transport = _with_token(transport, read_token(token_env))
+            transport = with_token(transport, read_token(token_env))
         self._service = ServiceClient(url, MemoryStoreError, transport, timeout_s, retries)
         self._namespace: str | None = None  # the service's own
 
@@ -180,7 +180,7 @@ class MemoryClient:
         return f"{path}{'&' if '?' in path else '?'}namespace={self._namespace}"
 
 
-def read_token(name: str) -> str:
+def read_token(name: str, setting: str = "memory.token_env") -> str:
     """The bearer token in an environment variable.
 
     Raises:
@@ -188,11 +188,12 @@ def read_token(name: str) -> str:
     """
     token = os.environ.get(name, "").strip()
     if not token:
-        raise ConfigError(f"memory.token_env names {name}, which is not set", remedy=f"set {name}, or empty token_env")
+        raise ConfigError(f"{setting} names {name}, which is not set", remedy=f"set {name}, or empty token_env")
     return token
 
 
-def _with_token(transport: httpx.AsyncBaseTransport | None, token: str) -> httpx.AsyncBaseTransport:
+def with_token(transport: httpx.AsyncBaseTransport | None, token: str) -> httpx.AsyncBaseTransport:
+    """A transport that sends a bearer token with each request."""
     import httpx
 
     class Authorised(httpx.AsyncBaseTransport):

@@ -50,6 +50,18 @@ class Update(Record):
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What the reward of a rollout without a group is held against: mean and deviation of earlier rewards."""
+
+    mean: float
+    deviation: float
+
+    def advantage(self, reward: float) -> float:
+        """(reward - mean) / (deviation + 1e-4): GRPO's, with earlier rewards in the place of the group's."""
+        return (reward - self.mean) / (self.deviation + 1e-4)
+
+
 class Attempting(Protocol):
     """What is played; `planner_train.game.PlannerGame` is one."""
 
@@ -127,12 +139,18 @@ class Learner:
         assert isinstance(attempt, Attempt)
         return Rolled(run=attempt.run, first=attempt.first, tokens=tokens, version=self.version)
 
-    def update(self, groups: Sequence[Sequence[Rolled]], rewards: Sequence[Sequence[float | None]]) -> Update:
+    def update(
+        self,
+        groups: Sequence[Sequence[Rolled]],
+        rewards: Sequence[Sequence[float | None]],
+        baselines: Sequence[Baseline | None] = (),
+    ) -> Update:
         """Take one step of the optimiser.
 
         Args:
             groups: the rollouts of each question, at most n of each.
             rewards: of each; None leaves the rollout out of its group, as does a rollout that failed.
+            baselines: of each question whose rollouts are not compared with each other; none at all: all are.
 
         Raises:
             DataError: a group is larger than n, or rewards and rollouts do not match.
@@ -142,7 +160,14 @@ class Learner:
             raise ConfigError("these weights are frozen", remedy="set learn.weights = true")
         pairs = [self._group(*group) for group in zip(groups, rewards, strict=True)]
         given = [reward for group in pairs for _, reward in group if not math.isnan(reward)]
-        moving = [rolled for group in pairs for rolled, reward in group if _tells(reward, group)]
+        against = list(baselines) or [None] * len(pairs)
+        known = [[_advantage(reward, base) for _, reward in group] for group, base in zip(pairs, against, strict=True)]
+        moving = [
+            rolled
+            for group, own in zip(pairs, known, strict=True)
+            for (rolled, reward), advantage in zip(group, own, strict=True)
+            if (_tells(reward, group) if advantage is None else abs(advantage) > 1e-9)
+        ]
         about = {
             "trained": len(moving),
             "dropped": sum(map(len, groups)) - len(given),
@@ -156,6 +181,7 @@ class Learner:
         loss, norm = self._trainer.step_on(
             [nothing if math.isnan(reward) or rolled.tokens is None else rolled.tokens for rolled, reward in flat],
             [reward for _, reward in flat],
+            [advantage for own in known for advantage in own],
         )
         return Update(version=self.version, loss=loss, gradient=norm, metrics=self._told(loss, norm), **about)
 
@@ -204,6 +230,11 @@ class Learner:
     def close(self) -> None:
         """End what rollouts left running."""
         self._trainer.close()
+
+
+def _advantage(reward: float, baseline: Baseline | None) -> float | None:
+    """The advantage over a baseline; 0 without a reward; None without a baseline."""
+    return None if baseline is None else 0.0 if math.isnan(reward) else baseline.advantage(reward)
 
 
 def _tells(reward: float, group: Sequence[tuple[Rolled, float]]) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from mia.errors import ConfigError, DataError
 from tests import tiny_models
 from tests.learning import OneTurn, learner, played, questions
+from ttrl.learner import Baseline
 from ttrl.records import Rolled
 
 torch = pytest.importorskip("torch")
@@ -219,3 +220,29 @@ def test_a_game_that_can_be_won_is_won(making: Any) -> None:
         curve.append(sum(r or 0.0 for group in rewards for r in group) / 32)
         made.update(groups, rewards)
     assert sum(curve[-5:]) / 5 > sum(curve[:5]) / 5 + 0.3
+
+
+def test_single_rollouts_are_held_against_a_baseline(making: Any) -> None:
+    """A plain policy gradient step with advantage (reward - mean) / (deviation + 1e-4), beside a group of its own."""
+    made = making(batch=3, **SGD)
+    groups = played(made, questions(3))
+    groups = [groups[0], groups[1][:1], groups[2][:1]]
+    rewards: list[list[float | None]] = [rewards_of(groups)[0], [1.0], [0.0]]
+    baseline = Baseline(mean=0.25, deviation=0.5)
+    advantages = [(1.0 - 0.25) / 0.5001, (0.0 - 0.25) / 0.5001]
+    values = torch.tensor(rewards[0])
+    own = [*((values - values.mean()) / (values.std() + 1e-4)).tolist(), *advantages]
+    total, count = torch.zeros(()), 0
+    model = made.trainer.model
+    for rolled, advantage in zip([*groups[0], groups[1][0], groups[2][0]], own, strict=True):
+        mask = torch.tensor(rolled.tokens.sampled, dtype=torch.float32)
+        ratio = torch.exp(logprobs(model, rolled) - torch.tensor(rolled.tokens.logprobs))
+        total = total - (torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage) * mask).sum()
+        count += int(mask.sum())
+    (total / count).backward()
+    expected = [(p - 0.05 * p.grad).detach() for p in model.parameters()]
+    model.zero_grad()
+    update = made.update(groups, rewards, [None, baseline, baseline])
+    assert update.trained == 6
+    for found, wanted in zip(weights_of(made), expected, strict=True):
+        assert torch.allclose(found, wanted, atol=1e-5)
