@@ -6,6 +6,7 @@ Left out: what the card says (`executor_train.card`). Pickles, optimizer states 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -31,10 +32,16 @@ class Parcel:
         return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
-def pack(checkpoint: Checkpoint, base: str, card: str) -> Parcel:
+def pack(checkpoint: Checkpoint, base: str, card: str, dtype: str = "") -> Parcel:
     """What of a checkpoint's folder is published, with its card.
 
     An adapter names its base by its name on the hub: the folder where it was trained means nothing elsewhere.
+
+    Args:
+        checkpoint: the folder.
+        base: name of its base model on the hub.
+        card: text of the model card.
+        dtype: torch's name of the type that weights are rounded to; empty: they stay as they are.
     """
     folder = checkpoint.folder
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
@@ -44,7 +51,35 @@ def pack(checkpoint: Checkpoint, base: str, card: str) -> Parcel:
     if checkpoint.adapter:
         config = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
         contents[ADAPTER] = json.dumps({**config, "base_model_name_or_path": base}, indent=2).encode()
+    if dtype:
+        weights = {name: each for name, each in contents.items() if name.endswith(".safetensors")}
+        contents |= {name: _rounded(each, dtype) for name, each in weights.items() if isinstance(each, Path)}
     return Parcel(dict(sorted(contents.items())), tuple(name for name in names if name not in contents))
+
+
+def _rounded(weights: Path, dtype: str) -> bytes:
+    import torch
+    from safetensors.torch import load_file, save
+
+    rounded = {name: each.to(getattr(torch, dtype)) for name, each in load_file(weights).items()}
+    return bytes(save(rounded, {"format": "pt"}))
+
+
+def write(parcel: Parcel, folder: Path) -> None:
+    """Write what would be published into a new folder: whole, or not at all.
+
+    Raises:
+        ConfigError: the folder is there already.
+    """
+    if folder.exists():
+        raise ConfigError(f"{folder} is there already", remedy="name another folder, or remove it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+        made = Path(scratch) / "made"
+        made.mkdir()
+        for name, content in parcel.contents.items():
+            (made / name).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+        made.rename(folder)
 
 
 def push(repo: str, parcel: Parcel, *, private: bool, revision: str, message: str) -> str:

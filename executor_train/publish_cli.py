@@ -30,7 +30,11 @@ def push(argv: Sequence[str]) -> int:
     checkpoints.check_files(found)
     known = card.facts(found, args.base, args.licence, args.eval)
     text = card.written(folder) or card.card(known, args.repo)
-    parcel = publish.pack(found, known.base, text)
+    parcel = publish.pack(found, known.base, text, args.dtype)
+    if args.to is not None:
+        publish.write(parcel, args.to)
+        print(json.dumps({"folder": str(args.to), "files": list(parcel.contents)}) if args.json else args.to)
+        return 0
     if args.dry_run:
         _show(parcel, text, args.repo, args.json)
         return 0
@@ -50,6 +54,7 @@ def push_words() -> argparse.ArgumentParser:
         [
             "mia model push runs/grpo/final owner/my-executor --dry-run",
             "mia model push runs/grpo/final owner/my-executor --private --eval runs/eval-grpo",
+            "mia model push runs/grpo/final owner/my-executor --dtype bfloat16 --to packed",
         ],
     )
     made.add_argument("folder", type=Path, metavar="DIR", help="folder `final` of a run: an adapter, or a whole model")
@@ -60,6 +65,8 @@ def push_words() -> argparse.ArgumentParser:
     made.add_argument("--private", action="store_true", help="make the repository private")
     made.add_argument("--revision", default="main", help="branch (default main); made if there is none")
     made.add_argument("--message", default="", help="message of the commit")
+    made.add_argument("--dtype", default="", choices=("bfloat16", "float16"), help="round the weights to this type")
+    made.add_argument("--to", type=Path, metavar="FOLDER", help="write the files into a new folder; send nothing")
     made.add_argument("--dry-run", action="store_true", help="print the card and the files; send nothing")
     made.add_argument("--json", action="store_true", help="print JSON")
     return made

@@ -213,3 +213,24 @@ def test_words_that_do_not_fit_are_refused(hub: hubs.Hub, final: Path, place: st
     with pytest.raises(ConfigError, match=said):
         push([str(final.parents[1] / place), repo])
     assert hub.seen == []
+
+
+def test_a_folder_is_written_with_rounded_weights_and_nothing_is_sent(
+    hub: hubs.Hub, final: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights = torch.tensor([1.0, 1.001, -3.14159])
+    save_file({"a": weights}, final / "adapter_model.safetensors")
+    words = [str(final), "me/tiny", "--dtype", "bfloat16", "--to", str(tmp_path / "packed")]
+    assert push(words) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "packed")
+    packed = load_file(tmp_path / "packed" / "adapter_model.safetensors")["a"]
+    assert packed.tolist() == [1.0, 1.0, -3.140625]  # seven bits behind the binary point
+    config = json.loads((tmp_path / "packed" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == embedded.HUB
+    assert not (tmp_path / "packed" / "training_args.bin").exists()
+    assert not hub.commits
+    with pytest.raises(ConfigError, match="is there already"):
+        push(words)
