@@ -9,7 +9,8 @@
 #
 #   --rounds N          how often both are trained   (default: 1)
 #   --out DIR           a folder for each round and role   (default: runs/alternating)
-#   --executor FOLDER   adapter or checkpoint that the Executor starts from   (default: what its config names)
+#   --executor FOLDER   adapter or checkpoint that the Executor starts from   (default: what its config names; with
+#                       --tiny a short warm start)
 #   --planner FOLDER    the same of the Planner, which is frozen first
 #
 # All other words go to both `mia train`; those in EXECUTOR and PLANNER to one of them. Without --tiny, SERVE is the
@@ -17,7 +18,7 @@
 # `vllm serve "$1" --port "$2"`, and is ended after each stage with all it started. PORT (default: 8001) must be free.
 # ACCELERATE names a config of `accelerate launch`, see configs/accelerate/.
 set -euo pipefail
-case "${1:-}" in -h | --help) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 
 tiny="" rounds=1 out=runs/alternating executor="" planner="" port=${PORT:-8001} words=()
@@ -38,6 +39,11 @@ for start in "$executor" "$planner"; do
   [ -z "$start" ] || [ -d "$start" ] || die "no folder $start to start from" "give the folder \`final\` of a run"
 done
 setup embedded,search,train
+case "$tiny ${words[*]-} ${EXECUTOR:-} ${PLANNER:-} " in _tiny*"--policy."* | " "*) ;; *) # see scripts/training.sh
+  [ -n "$executor" ] || { warm executor "$out/warm-executor" 96; executor=$out/warm-executor/final; }
+  [ -n "$planner" ] || { warm planner "$out/warm-planner" 96; planner=$out/warm-planner/final; }
+  ;;
+esac
 
 adapts() { [ -f "$1/adapter_config.json" ]; }
 

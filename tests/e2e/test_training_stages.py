@@ -1,4 +1,4 @@
-"""`scripts/train_alternating.sh`: what each stage is told, by commands that only write down their words."""
+"""The scripts that train, above all both roles in turns: what each stage is told, by commands that only note it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "train_alternating.sh"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 MIA = """#!/bin/sh
 # Notes its words and makes what training would leave in the folder that comes after --out.
 echo "$@" >>"{log}"
 [ "${{BROKEN:-none}}" != "$2" ] || exit 1
-while [ "$1" != --out ]; do shift; done
+while [ $# -gt 0 ] && [ "$1" != --out ]; do shift; done
+[ $# -gt 0 ] || exit 0
 mkdir -p "$2/final"
 [ -z "${{ADAPTER:-}}" ] || touch "$2/final/adapter_config.json"
 """
@@ -52,8 +53,8 @@ class Stages:
         self.environment = {"MIA_VENV": str(folder), "MIA_PYTHON": sys.executable, "PORT": str(self.port)}
         self.serve = {"SERVE": f"bash {folder}/serve.sh"}
 
-    def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", str(SCRIPT), "--out", str(self.out), *words]
+    def run(self, *words: str, script: str = "train_alternating", **more: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", str(SCRIPTS / f"{script}.sh"), *words, "--out", str(self.out)]
         environment = {**os.environ, **self.environment, **more}
         return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
 
@@ -97,7 +98,7 @@ def test_tiny_stages_hand_their_adapters_on(stages: Stages) -> None:
 def test_a_stage_that_failed_ends_all_and_is_gone_on_with(stages: Stages) -> None:
     (stages.out / "1-planner").mkdir(parents=True)
     assert stages.run("--tiny", BROKEN="planner").returncode != 0
-    assert [line.split()[1] for line in stages.told()] == ["executor", "planner"]
+    assert [line.split()[1] for line in stages.told()] == ["sft", "sft", "executor", "planner"]
     assert stages.run("--tiny").returncode == 0
     (again,) = stages.told()
     assert again.startswith("train planner train/planner_tiny --out 1-planner")
@@ -105,6 +106,48 @@ def test_a_stage_that_failed_ends_all_and_is_gone_on_with(stages: Stages) -> Non
     shutil.rmtree(stages.out / "1-executor")
     assert stages.run("--tiny").returncode == 0
     assert [line.split()[1] for line in stages.told()] == ["executor"]
+
+
+def test_tiny_stages_without_a_start_begin_warm(stages: Stages) -> None:
+    assert stages.run("--tiny", ADAPTER="1").returncode == 0
+    told = stages.told()
+    for role, line in zip(("executor", "planner"), told[:2], strict=True):
+        words = f"--traces.role {role} --out warm-{role} --resume --traces.questions 96"
+        assert line == f"train sft train/sft_tiny {words}"
+    assert "--out 1-executor --policy.adapter warm-executor/final" in told[2]
+    assert "adapter warm-planner/final" in told[2]
+    assert "--out 1-planner --policy.adapter warm-planner/final" in told[3]
+
+
+@pytest.mark.parametrize("role", ["executor", "planner"])
+def test_a_tiny_role_begins_warm_unless_it_is_told_where(stages: Stages, role: str) -> None:
+    script = f"train_{role}"
+    assert stages.run("--tiny", "--rollout.rows", "8", script=script).returncode == 0
+    warm, trained = stages.told()
+    assert warm == f"train sft train/sft_tiny --traces.role {role} --out warm --resume --traces.questions 96"
+    assert trained.startswith(f"train {role} train/{role}_tiny --rollout.rows 8")
+    assert trained.endswith("--policy.adapter warm/final")
+    start = str(stages.start)
+    assert stages.run("--tiny", "--policy.adapter", start, script=script).returncode == 0
+    assert stages.told() == [f"train {role} train/{role}_tiny --policy.adapter START --out {stages.out}"]
+    assert stages.run(script=script).returncode == 0
+    assert stages.told() == [f"train {role} train/{role} --out {stages.out}"]
+
+
+def test_tiny_mia_is_trained_in_stages_and_packed(stages: Stages) -> None:
+    (stages.out / "adapters" / "planner").mkdir(parents=True)  # packed already
+    words = ("--executor.grpo.max_steps", "3")
+    ended = stages.run(*words, script="train_tiny_mia", ADAPTER="1")
+    assert ended.returncode == 0, ended.stderr
+    told = stages.told()
+    assert told[:2] == [
+        f"train sft train/sft_tiny --traces.role {role} --out warm-{role} --resume" for role in ("executor", "planner")
+    ]
+    assert "--out grpo/1-executor --policy.adapter warm-executor/final" in told[2]
+    assert told[2].endswith("--grpo.max_steps 3")
+    assert "--out grpo/1-planner --policy.adapter warm-planner/final" in told[3]
+    packed = "--dtype bfloat16 --to adapters/executor"
+    assert told[4:] == [f"model push grpo/1-executor/final mia/tiny-executor {packed}"]
 
 
 def test_whole_checkpoints_are_served_to_the_other_role(stages: Stages) -> None:
