@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from inference.evaluation.agreement import Agreement, agreement
 from inference.evaluation.folder import flat, read_config, read_dataset, read_rows, read_summary, write_file
 from inference.evaluation.report import Table, interval, label, markdown, metrics_of, percent, print_table
 from inference.evaluation.row import Row
@@ -49,8 +50,9 @@ def main(argv: Sequence[str]) -> int:
     """`mia compare`."""
     made = parser(
         "compare",
-        "Compare two runs of the same questions: each metric's difference with its 95% interval and p-value, and the\n"
-        "questions that flipped. With --table, or more than two runs: one table, a line for each method.",
+        "Compare two runs of the same questions: each metric's difference with its 95% interval and p-value, the\n"
+        "questions that flipped, and how many answers and plans are the same word for word. With --table, or more\n"
+        "than two runs: one table, a line for each method.",
         ["mia compare runs/react runs/mia", "mia compare runs/* --table --metric em --out table.md"],
     )
     made.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of `mia eval`")
@@ -174,9 +176,11 @@ def _pair(a: Evaluated, b: Evaluated, metric: str, seed: int, force: bool, as_js
     found = compare_runs(a, b, seed, force)
     adjusted = _adjusted(found)
     settings = differing([a, b])
+    same = agreement((a.path, a.rows), (b.path, b.rows))
     if as_json:
         shown = {name: {**one.model_dump(), "p_holm": adjusted.get(name)} for name, one in found.items()}
-        print(json.dumps({"settings": settings, "metrics": shown}, ensure_ascii=False, indent=1))
+        said = {name: asdict(one) for name, one in same.items()}
+        print(json.dumps({"settings": settings, "metrics": shown, "same": said}, ensure_ascii=False, indent=1))
         return 0
     console = Console(highlight=False)
     console.print(f"A: {a.path}\nB: {b.path}", markup=False, soft_wrap=True)
@@ -186,8 +190,18 @@ def _pair(a: Evaluated, b: Evaluated, metric: str, seed: int, force: bool, as_js
     lines = [(label(name), *_cells(one, adjusted.get(name))) for name, one in found.items()]
     print_table(("", columns, lines), "B against A, in %", console)
     console.print("p: McNemar's exact test where all values are 0 or 1, else a permutation test", style="dim")
+    for name, one in same.items():
+        console.print(f"same {name}: {_listed(one)}", markup=False, soft_wrap=True)
     _flips(a, b, found.get(metric), metric, console)
     return 0
+
+
+def _listed(same: Agreement) -> str:
+    text = f"{same.same} of {same.n}"
+    if same.differ:
+        more = len(same.differ) - _SHOWN
+        text += f"; others in {', '.join(same.differ[:_SHOWN])}{f' and {more} more' if more > 0 else ''}"
+    return text
 
 
 def _adjusted(found: dict[str, Comparison]) -> dict[str, float]:

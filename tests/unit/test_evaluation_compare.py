@@ -23,8 +23,8 @@ LOST = {5, 30}
 WRONG = {n for n in range(COUNT) if n % 4 == 0} - GAINED - LOST
 
 
-def answering(wrong: set[int], failing: Iterable[int] = ()) -> World:
-    """A world whose model answers yes, but no to some questions, and fails on others."""
+def answering(wrong: set[int], failing: Iterable[int] = (), replanned: Iterable[int] = ()) -> World:
+    """A world whose model answers yes, but no to some questions, fails on others, and plans others otherwise."""
 
     def brain(first: str, last: str) -> str:
         if "another round" in last:
@@ -33,7 +33,7 @@ def answering(wrong: set[int], failing: Iterable[int] = ()) -> World:
         if number in failing:
             raise ModelError("too long", code="http_400")
         if last.rstrip().endswith("Plan:"):
-            return "1. Look it up."
+            return "1. Ask." if number in replanned else "1. Look it up."
         if "<tool_response>" not in last:
             return call("Vienna")
         return f"<answer>{'no' if number in wrong else 'yes'}</answer>"
@@ -75,6 +75,24 @@ def test_flips_are_listed_with_both_answers(runs: tuple[Path, Path], capsys: pyt
     assert "better  q3  'no' → 'yes'" in shown
     assert "worse  q30  'yes' → 'no'" in shown
     assert "method.name: 'react' in A, 'mia' in B" in shown
+
+
+async def test_answers_and_plans_that_are_the_same_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = write_questions(tmp_path / "questions.jsonl", 12)
+    folders = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+    await answering({1}).run(settings(questions), folders[0])
+    await answering({1, 4}, {7}, replanned={3, 9}).run(settings(questions), folders[1])
+    await answering({1}).run(settings(questions, method__name="react"), folders[2])
+    assert main(["compare", *map(str, folders[:2]), "--json"]) == 0
+    same = json.loads(capsys.readouterr().out)["same"]
+    assert {**same["answers"], "differ": sorted(same["answers"]["differ"])} == {"n": 11, "same": 10, "differ": ["q4"]}
+    assert (same["plans"]["n"], same["plans"]["same"], sorted(same["plans"]["differ"])) == (11, 9, ["q3", "q9"])
+    assert main(["compare", str(folders[0]), str(folders[2])]) == 0
+    shown = capsys.readouterr().out
+    assert "same answers: 12 of 12\n" in shown
+    assert "same plans" not in shown
 
 
 def test_the_table_has_a_line_for_each_method(
