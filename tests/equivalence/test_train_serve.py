@@ -1,6 +1,6 @@
 """What training sees is what serving sends, byte for byte: Qwen's real vocabulary under the templates of Qwen2.5 and 3.
 
-The vocabulary is that of the package dashscope; without it these tests are skipped.
+The vocabulary is that of the package dashscope (extra dev); without it these tests are skipped.
 """
 
 from __future__ import annotations
