@@ -121,8 +121,9 @@ def verify(model: Path, made: Path) -> Checked:
     more; everything else is the same to the bit.
 
     Raises:
-        DataError: a tensor is missing, has another type or shape, or is further off.
+        DataError: a tensor is missing, has another type or shape, or is further off; or the config says otherwise.
     """
+    _check_config(made)
     quantized = kept = 0
     blocks: list[float] = []
     worst = 0.0
@@ -150,6 +151,29 @@ def verify(model: Path, made: Path) -> Checked:
     if not quantized:
         raise ConfigError(f"{model} has no language layers that are known here", remedy="give a Qwen2.5-VL checkpoint")
     return Checked(quantized, kept, worst, sum(blocks) / len(blocks), sizes[0], sizes[1])
+
+
+def _check_config(made: Path) -> None:
+    """Refuse a folder whose config does not tell a server what its tensors are."""
+    config = json.loads((made / "config.json").read_text(encoding="utf-8")).get("quantization_config", {})
+    said: Any = list(config.get("config_groups", {}).values())
+    wanted = {
+        "weights": {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [BLOCK, BLOCK]},
+        "input_activations": {
+            "num_bits": 8,
+            "type": "float",
+            "strategy": "group",
+            "group_size": BLOCK,
+            "dynamic": True,
+        },
+    }
+    for part, settings in wanted.items():
+        for name, value in settings.items():
+            given = said[0].get(part, {}).get(name) if len(said) == 1 else None
+            if given != value:
+                raise _wrong(made, f"config.json: {part}.{name}", f"is {given!r}, not {value!r}")
+    if config.get("quant_method") != "compressed-tensors":
+        raise _wrong(made, "config.json: quant_method", f"is {config.get('quant_method')!r}, not compressed-tensors")
 
 
 def _block_errors(made: Path, name: str, was: torch.Tensor, now: torch.Tensor, scale: torch.Tensor) -> list[float]:

@@ -151,6 +151,45 @@ def test_what_is_wrong_is_found(
         verify(model, rewritten(made, change, tmp_path / "wrong"))
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda config: config.pop("quantization_config"), "weights.num_bits is None"),
+        (lambda config: config["quantization_config"].update(quant_method="fp8"), "quant_method is 'fp8'"),
+        (
+            lambda config: next(iter(config["quantization_config"]["config_groups"].values()))["weights"].update(
+                block_structure=[64, 64]
+            ),
+            "block_structure is .64, 64., not",
+        ),
+    ],
+)
+def test_a_config_that_says_otherwise_is_found(
+    model: Path, made: Path, tmp_path: Path, change: Callable[[Any], Any], why: str
+) -> None:
+    wrong = rewritten(made, dict, tmp_path / "wrong")
+    config = json.loads((made / "config.json").read_text())
+    change(config)
+    (wrong / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=why):
+        verify(model, wrong)
+
+
+def test_a_block_of_zeros_stays_one(model: Path, tmp_path: Path) -> None:
+    def emptied(given: dict[str, Any]) -> dict[str, Any]:
+        name = next(name for name in given if name.endswith("layers.0.mlp.up_proj.weight"))
+        given[name][:128, :128] = 0
+        return given
+
+    empty = rewritten(model, emptied, tmp_path / "empty")
+    found = quantize(empty, tmp_path / "made")
+    assert found.quantized == 14
+    after = tensors(tmp_path / "made")
+    (name, *_) = [name for name in after if name.endswith("layers.0.mlp.up_proj.weight")]
+    assert not after[name][:128, :128].float().any()
+    assert after[name][:128, 128:].float().any()
+
+
 def test_other_models_are_refused(model: Path, made: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="quantised already"):
         quantize(made, tmp_path / "out")
