@@ -24,7 +24,7 @@ ENV_PREFIX = "MIA__"
 
 
 SHARED_SECTIONS = {"models", "search", "web", "memory", "agent", "method", "judge", "panel", "runs", "dataset", "eval"}
-SHARED_SECTIONS |= {"policy", "validation", "rollout", "reward", "grpo", "traces", "sft", "learn"}
+SHARED_SECTIONS |= {"policy", "validation", "rollout", "reward", "grpo", "traces", "sft", "learn", "streaming"}
 """Top-level names that some commands use and others do not: one file and one environment serve all commands."""
 
 

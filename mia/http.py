@@ -71,6 +71,7 @@ def create_service(
     on_close: Close | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     counts: Sequence[Tally] = (),
+    on_open: Close | None = None,
 ) -> FastAPI:
     """A FastAPI app with the edge that all services share.
 
@@ -81,12 +82,15 @@ def create_service(
         on_close: awaited at shutdown.
         max_body_bytes: larger request bodies are refused with 413.
         counts: what else the metrics show.
+        on_open: awaited at the start, before any request.
     """
     from fastapi import FastAPI
     from prometheus_client import CollectorRegistry
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if on_open is not None:
+            await on_open()
         yield
         if on_close is not None:
             await on_close()
