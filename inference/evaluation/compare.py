@@ -180,7 +180,8 @@ def _pair(a: Evaluated, b: Evaluated, metric: str, seed: int, force: bool, as_js
     if as_json:
         shown = {name: {**one.model_dump(), "p_holm": adjusted.get(name)} for name, one in found.items()}
         said = {name: asdict(one) for name, one in same.items()}
-        print(json.dumps({"settings": settings, "metrics": shown, "same": said}, ensure_ascii=False, indent=1))
+        told = {"runs": [str(a.path), str(b.path)], "settings": settings, "metrics": shown, "same": said}
+        print(json.dumps(told, ensure_ascii=False, indent=1))
         return 0
     console = Console(highlight=False)
     console.print(f"A: {a.path}\nB: {b.path}", markup=False, soft_wrap=True)
