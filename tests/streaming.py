@@ -1,4 +1,4 @@
-"""For tests of the service that learns: a service over a tiny random Planner, scripted partners, a trainer in a thread."""
+"""For tests of the service that learns: a tiny random Planner, scripted partners, a trainer in a thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -29,7 +29,10 @@ from ttrl_streaming.config import StreamConfig, settled
 from ttrl_streaming.open import open_service
 from ttrl_streaming.process import TrainerState
 from ttrl_streaming.service import Service
-from ttrl_streaming.trainer import Command, Games, Trainer
+from ttrl_streaming.trainer import Command, Trainer
+
+if TYPE_CHECKING:
+    from ttrl_streaming.trainer import Games
 
 
 def executor(first: str, last: str) -> str:
@@ -58,6 +61,9 @@ class InThread:
         self.commands: list[Command] = []
         self.failing: MiaError | None = None
         """Raised by the next commands, if set."""
+        self.going, self.held = asyncio.Event(), asyncio.Event()
+        """`going` is set when a command comes; it is done once `held` is set, which it is unless a test clears it."""
+        self.held.set()
         self._given = (config, out, games)
         self._trainer: Trainer | None = None
         self._thread = ThreadPoolExecutor(1)
@@ -71,6 +77,8 @@ class InThread:
         """Have a command done."""
         await self.start()
         self.commands.append(command)
+        self.going.set()
+        await self.held.wait()
         if self.failing is not None:
             raise as_error(self.failing.failure())
         assert self._trainer is not None

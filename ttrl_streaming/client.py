@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from memory_serve.client import with_token
 from mia.errors import DataError, ErrorBody, ModelError, from_body
-from mia.http import ServiceClient
+from mia.http import B, ServiceClient
 from mia.types import Record
 from ttrl_streaming.schema import (
     MAX_FEEDBACK,
@@ -141,7 +141,7 @@ class StreamingClient:
         """Close all connections; the service goes on."""
         await self._service.aclose()
 
-    async def _post(self, path: str, answer: type[Any], body: BaseModel) -> Any:
+    async def _post(self, path: str, answer: type[B], body: BaseModel) -> B:
         return await self._service.call("POST", path, answer, body)
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from local_search.protocol import Encoder
 from mia import embedded
@@ -22,7 +22,10 @@ from ttrl_streaming.reward import open_reward
 from ttrl_streaming.service import Service
 from ttrl_streaming.serving import Weights
 from ttrl_streaming.store import Store
-from ttrl_streaming.trainer import Games, open_game
+from ttrl_streaming.trainer import open_game
+
+if TYPE_CHECKING:
+    from ttrl_streaming.trainer import Games
 
 
 @dataclass

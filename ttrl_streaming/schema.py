@@ -15,8 +15,16 @@ MAX_FEEDBACK = 10_000
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}$")]
 """A namespace, or an id that the client gives."""
-Told = Annotated[Text, StringConstraints(min_length=1, max_length=20_000, strip_whitespace=True)]
-Short = Annotated[Text, StringConstraints(min_length=1, max_length=2_000, strip_whitespace=True)]
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise ValueError("this is blank")
+    return text.strip()
+
+
+Told = Annotated[Text, Field(max_length=20_000), AfterValidator(_filled)]
+Short = Annotated[Text, Field(max_length=2_000), AfterValidator(_filled)]
 
 
 def _data(url: str) -> str:
@@ -60,7 +68,7 @@ class FeedbackItem(Record):
 
     id: Name
     reward: StrictFloat | None = Field(None, ge=-1, le=1, allow_inf_nan=False)
-    label: Short | tuple[Short, ...] | None = Field(None, max_length=2_000)
+    label: Short | tuple[Short, ...] | None = None
     correction: Told | None = None
 
     @model_validator(mode="after")

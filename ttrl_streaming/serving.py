@@ -245,6 +245,7 @@ class Weights:
                 del self._engines[key]
                 self._users.pop(key, None)
                 if self._peft is not None:
+                    self._peft.set_adapter(_name(next(iter(self._engines))))  # the active one cannot be taken away
                     self._peft.delete_adapter(_name(key))
 
 
