@@ -120,7 +120,7 @@ def opened(
 
 
 @asynccontextmanager
-async def running(place: Path, out: Path, token: str = "", **given: Any) -> AsyncIterator[tuple[Service, Any]]:
+async def running(place: Path, out: Path, token: str = "", **given: Any) -> AsyncIterator[tuple[Any, Any]]:
     """A service that runs, and a client of it over ASGI."""
     service = opened(place, out, **given)
     client = StreamingClient("http://service", httpx.ASGITransport(create_app(service, token)), token=token)

@@ -63,6 +63,7 @@ class StreamingSection(Section):
     retry_s: float = Field(10.0, gt=0, description="pause after a reward, memory or trainer failed, in seconds")
     concurrency: int = Field(16, ge=1, description="questions that are worked on at once")
     waiting: int = Field(256, ge=0, description="questions that may wait for that; more are refused (429)")
+    limit: int = Field(0, ge=0, description="questions that are answered in all; 0: no limit")
     keep: int = Field(5, ge=2, description="versions of the weights that are kept, for rollbacks")
     niceness: int = Field(10, ge=0, le=19, description="of the process that trains, so that answers go first")
     threads: int = Field(1, ge=1, description="threads of the process that trains")

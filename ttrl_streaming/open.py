@@ -80,7 +80,7 @@ def open_service(
     held = [] if remembering is None else [remembering.store]
     managers = [remembering.manager] if remembering is not None and remembering.manager is not None else []
     closing = (_Game(opened), *held, judge, *managers)
-    return Service(out, store, answerer, learning, settings.concurrency, settings.waiting, closing)
+    return Service(out, store, answerer, learning, settings.concurrency, settings.waiting, settings.limit, closing)
 
 
 def _remembering(config: StreamConfig, encoder: Encoder | None, chat: Callable[[Any], ChatModel]) -> Remembering:

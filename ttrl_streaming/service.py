@@ -65,6 +65,7 @@ class Service:
         answerer: answers.
         learning: works on feedback; `start` starts it.
         concurrency, waiting: questions that are worked on at once, and that may wait for it.
+        limit: questions that are answered in all; 0: no limit.
         closing: what else is closed in the end, in order.
     """
 
@@ -74,6 +75,7 @@ class Service:
     learning: Learning
     concurrency: int
     waiting: int
+    limit: int = 0
     closing: Sequence[Any] = ()
     _working: dict[str, asyncio.Task[Ask]] = field(default_factory=dict)
     _task: asyncio.Task[None] | None = None
@@ -117,6 +119,11 @@ class Service:
         question = Question(id=name, text=request.question, images=request.images, caption=request.caption)
         await asyncio.to_thread(check_pictures, question)
         ask = Ask(id=name, namespace=request.namespace, question=question, seed=seed)
+        if self.limit and await asyncio.to_thread(self.store.asked, name) >= self.limit:
+            raise DataError(
+                f"{self.limit} questions were answered, and no more are", remedy="raise streaming.limit", code="limit",
+                status=403,
+            )  # fmt: skip
         known = await asyncio.to_thread(self.store.begin, ask)
         if known is not None:
             self._same(known, ask)

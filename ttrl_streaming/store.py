@@ -122,6 +122,10 @@ class Store:
         rows = self._rows(f"SELECT {ASK} FROM asks WHERE id = ?", name)
         return ask_of(rows[0]) if rows else None
 
+    def asked(self, other_than: str) -> int:
+        """How many questions were asked here, a given one not counted."""
+        return int(self._one("SELECT COUNT(*) FROM asks WHERE state <> 'elsewhere' AND id <> ?", other_than))
+
     # ------------------------------------------------------------------------------------------ feedback
 
     def take(self, items: Sequence[FeedbackItem | None]) -> list[Taking]:

@@ -112,7 +112,7 @@ async def test_late_feedback_is_weighted_and_too_late_feedback_goes_to_memory_on
 
 
 async def test_said_twice_changed_unknown_and_contradicted(tiny: Path, tmp_path: Path) -> None:
-    """What was said last counts until the weights have learned from it; then memory only is changed, and that is said."""
+    """What was said last counts until the weights have learned from it; then only memory is changed, and it says so."""
     async with running(tiny, tmp_path, streaming__batch=100) as (service, client):
         answers = await asked(client, 4)
         first = FeedbackItem(id="q0", reward=1.0)
