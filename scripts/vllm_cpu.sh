@@ -60,13 +60,15 @@ setup_vllm() {
 }
 
 servers=()
-stop() {
-  local group
+stop() { # ends the servers with all their processes: kindly, and after half a minute by force
+  local group left
   trap '' INT TERM
   for group in ${servers[@]+"${servers[@]}"}; do kill -TERM -- "-$group" 2>/dev/null || true; done
-  for group in ${servers[@]+"${servers[@]}"}; do wait "$group" 2>/dev/null || true; done
-  # Its engine may outlive a server that was ended while it started.
-  for group in ${servers[@]+"${servers[@]}"}; do kill -KILL -- "-$group" 2>/dev/null || true; done
+  for group in ${servers[@]+"${servers[@]}"}; do
+    left=60
+    while kill -0 -- "-$group" 2>/dev/null && [ $((left -= 1)) -gt 0 ]; do sleep 0.5; done
+    kill -KILL -- "-$group" 2>/dev/null || true
+  done
   servers=()
   trap 'exit 130' INT TERM
 }
@@ -115,7 +117,7 @@ serve planner "$((PORT + 1))"
 wait_for executor "$PORT" "${servers[0]}"
 wait_for planner "$((PORT + 1))" "${servers[1]}"
 memory=$(ps -eo pgid=,rss= | awk -v a="${servers[0]}" -v b="${servers[1]}" '$1 == a || $1 == b {n += $2} END {print n / 1e6}')
-say "both answer after $((SECONDS - begun)) s, with $memory GB of memory"
+say "both answer after $((SECONDS - begun)) s, in $memory GB of memory"
 asked vllm --models.executor.url "http://127.0.0.1:$PORT/v1" --models.executor.context "$CONTEXT" \
   --models.planner.url "http://127.0.0.1:$((PORT + 1))/v1" --models.planner.context "$CONTEXT"
 stop
