@@ -150,7 +150,7 @@ def chats(argv: Sequence[str]) -> int:
     args = parser(
         "ttrl chats",
         "Learn from conversations: logs in OpenAI's form (JSON Lines with `messages`) or session files of OpenClaw.\n"
-        "What the user said after an answer is the feedback; the judge model reads it. A log read twice is learned once.",
+        "What the user said after an answer is the feedback; the judge model reads it. A log is learned only once.",
         [
             "mia ttrl chats log.jsonl --namespace ann",
             "mia ttrl chats ~/.openclaw/agents/main/sessions/*.jsonl --namespace main --flush",

@@ -202,9 +202,9 @@ class Learning:
         elif reference is None and reward is None:
             why = "no_reward"
         if why:
-            await self._settle(entry, why, memory)
+            await asyncio.to_thread(self.store.end, entry, why, reward, memory)
         elif reference is not None and self.gate.holds(ask):
-            await asyncio.to_thread(self.store.end, entry, "remembered" if memory else "refused", "held_back", True)
+            await asyncio.to_thread(self.store.end, entry, "held_back", reward, memory, True)
         else:
             answers = reference.answers if reference is not None else None
             await asyncio.to_thread(self.store.score, entry, reward, answers)
@@ -218,10 +218,8 @@ class Learning:
         if right.strip():
             await asyncio.to_thread(self.store.score, entry, None, (right.strip(),))
         else:
-            await self._settle(entry, "unclear" if found.verdict == "unclear" else "no_reference", "")
-
-    async def _settle(self, entry: Entry, reason: str, memory: str) -> None:
-        await asyncio.to_thread(self.store.end, entry, "remembered" if memory else "refused", reason)
+            why = "unclear" if found.verdict == "unclear" else "no_reference"
+            await asyncio.to_thread(self.store.end, entry, why, None, "")
 
     async def _amend(self, entry: Entry, item: FeedbackItem) -> None:
         reward = await self.reward_of(entry, item, entry.ask.rolled)

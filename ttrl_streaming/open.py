@@ -18,7 +18,7 @@ from ttrl_streaming.config import StreamConfig
 from ttrl_streaming.learning import Learning
 from ttrl_streaming.process import TrainerProcess, Trains
 from ttrl_streaming.remembering import Remembering
-from ttrl_streaming.reward import open_reward
+from ttrl_streaming.reward import AtUrl, open_reward
 from ttrl_streaming.service import Service
 from ttrl_streaming.serving import Weights
 from ttrl_streaming.store import Store
@@ -79,7 +79,8 @@ def open_service(
     answerer = Answerer(opened.__enter__(), weights, memory, config.memory.k, rollout.limit)
     held = [] if remembering is None else [remembering.store]
     managers = [remembering.manager] if remembering is not None and remembering.manager is not None else []
-    closing = (_Game(opened), *held, judge, *managers)
+    asked = [reward] if isinstance(reward, AtUrl) else []
+    closing = (_Game(opened), *held, judge, *managers, *asked)
     return Service(out, store, answerer, learning, settings.concurrency, settings.waiting, settings.limit, closing)
 
 

@@ -19,7 +19,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, StrictFloat, ValidationError
 
 from inference.config import JudgeConfig
 from inference.judge import judge
@@ -126,7 +126,7 @@ class Judged:
 
 
 class _Told(Record):
-    reward: float | None = Field(allow_inf_nan=False)
+    reward: StrictFloat | None = Field(allow_inf_nan=False)
 
 
 class AtUrl:
@@ -158,6 +158,10 @@ class AtUrl:
                 f"{self._url} gave no reward: {why or type(error).__name__}",
                 remedy="mend the service; the feedback stays in the queue", code="no_reward", retryable=True,
             ) from error  # fmt: skip
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
 
 
 class Own:

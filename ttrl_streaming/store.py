@@ -243,13 +243,14 @@ class Store:
             )
             return done.rowcount == 1
 
-    def end(self, entry: Entry, state: State, reason: str, held: bool = False) -> None:
+    def end(self, entry: Entry, reason: str, reward: float | None, memory: str, held: bool = False) -> None:
         """Take feedback that waits out of the queue, unless it was replaced meanwhile; held: it is for the gate."""
+        state: State = "remembered" if memory else "refused"
         with self._writing() as db:
             db.execute(
-                "UPDATE feedback SET state = ?, reason = ?, held = ? "
+                "UPDATE feedback SET state = ?, reason = ?, reward = ?, held = ? "
                 "WHERE number = ? AND state = 'waiting' AND item = ?",
-                (state, reason, int(held), entry.number, entry.item.model_dump_json()),
+                (state, reason, reward, int(held), entry.number, entry.item.model_dump_json()),
             )
 
     def settle(self, ends: Iterable[Settling]) -> None:

@@ -80,7 +80,7 @@ async def test_a_reference_makes_a_group_and_other_feedback_is_held_against_earl
         assert [group[0] for group in step.rewards[:4]] == [0.9 * float(each.answer == "yes") for each in answers[:4]]
         expected = [0.9 * float(rolled.run.answer == "yes") for rolled in step.groups[4] if rolled.run]
         assert list(step.rewards[4]) == expected
-        known = [group[0] for group in step.rewards]
+        known = [group[0] for group in step.rewards if group[0] is not None]
         assert step.baselines[4] is None
         for base in step.baselines[:4]:
             assert base is not None
@@ -352,7 +352,8 @@ async def test_old_batches_are_learned_without_a_flush(tiny: Path, tmp_path: Pat
 
 async def test_words_are_read_by_the_judge(tiny: Path, tmp_path: Path) -> None:
     def judge(first: str, last: str) -> str:
-        verdict = "right" if "thanks" in first else "wrong" if "no," in first else "unclear"
+        words = first.partition("said next: ")[2]
+        verdict = "right" if words.startswith("thanks") else "wrong" if words.startswith("no,") else "unclear"
         return json.dumps({"reason": "It says so.", "verdict": verdict, "answer": ""})
 
     async with running(tiny, tmp_path, judge=judge, streaming__memory=False) as (service, client):
@@ -368,7 +369,8 @@ async def test_words_are_read_by_the_judge(tiny: Path, tmp_path: Path) -> None:
 
 async def test_conversations_of_others_are_learned_from_by_what_the_user_said(tiny: Path, tmp_path: Path) -> None:
     def judge(first: str, last: str) -> str:
-        verdict = "right" if "thanks" in first else "wrong" if "It is no." in first else "unclear"
+        words = first.partition("said next: ")[2]
+        verdict = "right" if words.startswith("thanks") else "wrong" if words.startswith("It is no.") else "unclear"
         return json.dumps({"reason": "It says so.", "verdict": verdict, "answer": "no" if verdict == "wrong" else ""})
 
     async with running(tiny, tmp_path, judge=judge, streaming__batch=8, streaming__n=4) as (service, client):
