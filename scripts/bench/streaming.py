@@ -1,8 +1,8 @@
 """How long users wait for answers of the service that learns, with updates in the background and without.
 
-Starts `mia serve stream` in a process of its own with a scripted Executor, lets so many users ask for a while, twice: in
-the first half nothing is said about the answers, in the second everything is, late and shuffled, so that updates follow
-each other. Counts answers, updates and feedback, and gives the median and the 95th percentile of an answer in each half.
+Starts `mia serve stream` in a process of its own with a scripted Executor and lets so many users ask for a while. In the
+first half nothing is said about the answers, in the second everything is, late and shuffled, so that updates follow
+each other. Counts answers, updates and feedback; gives the median and the 95th percentile of an answer.
 """
 
 from __future__ import annotations
@@ -113,14 +113,19 @@ def main() -> None:
         }  # fmt: skip
         words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         command = [sys.executable, "-m", "mia.cli", "serve", "stream", "ttrl/streaming_tiny", "--port", "0"]
-        server = subprocess.Popen([*command, "--out", f"{scratch}/run", *words], stderr=subprocess.PIPE, text=True)
-        assert server.stderr is not None
+        log = Path(scratch) / "log"
+        with log.open("w") as file:
+            server = subprocess.Popen([*command, "--out", f"{scratch}/run", *words], stderr=file)
         try:
-            url = next(found.group(1) for line in server.stderr if (found := re.search(r"at (http://\S+)", line)))
+            while (found := re.search(r"at (http://\S+)\n", log.read_text())) is None:
+                if server.poll() is not None:
+                    raise SystemExit(log.read_text())
+                time.sleep(0.2)
+            url = found.group(1)
             numbers = asyncio.run(measure(url, args))
         finally:
             server.kill()
-            server.communicate()
+            server.wait()
     print(json.dumps(numbers) if args.json else json.dumps(numbers, indent=1))
 
 

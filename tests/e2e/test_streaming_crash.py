@@ -28,21 +28,18 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
 
 @contextmanager
-def served(words: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server, and its address; killed in the end."""
+def served(words: list[str], log: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server, and its address; killed in the end. Its log goes to a file, which never fills up."""
     command = [sys.executable, "-m", "mia.cli", "serve", "stream", *words, "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stderr=file, text=True)
     try:
-        for line in process.stderr:
-            found = re.search(r"at (http://\S+)", line)
-            if found:
-                yield process, found.group(1)
-                return
-        raise AssertionError("the server ended at once")
+        while (found := re.search(r"at (http://\S+)\n", log.read_text())) is None:
+            assert process.poll() is None, log.read_text()
+        yield process, found.group(1)
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def children(pid: int) -> list[int]:
@@ -84,7 +81,7 @@ async def test_killed_while_it_learns_and_answers(tmp_path: Path) -> None:
         }  # fmt: skip
         words = ["ttrl/streaming_tiny", "--out", str(tmp_path / "run")]
         words += [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-        with served(words) as (process, address):
+        with served(words, tmp_path / "one.log") as (process, address):
             client = StreamingClient(address)
             answers = [await client.ask(AskRequest(question=f"Is {n} lucky?", id=f"q{n}")) for n in range(8)]
             told = [FeedbackItem(id=each.id, reward=float(each.answer == "yes")) for each in answers]
@@ -97,7 +94,7 @@ async def test_killed_while_it_learns_and_answers(tmp_path: Path) -> None:
             await asyncio.gather(asking, return_exceptions=True)
             await client.aclose()
         assert ended(started)  # the process that trains ends with its parent
-        with served(words) as (_, address):
+        with served(words, tmp_path / "two.log") as (_, address):
             client = StreamingClient(address)
             status = await client.status()
             settled = sum(status.feedback[name] for name in ("learned", "remembered", "refused"))

@@ -85,6 +85,8 @@ async def test_an_answer_keeps_its_version_and_no_cache_crosses_to_another(
     assert weights.loaded == [("a", 2)]
     assert one.text != two.text
     for adapter, said, again in zip(adapters, (one, two), turns, strict=True):
+        assert said.tokens is not None
+        assert again.tokens is not None
         expected = plain(tiny, adapter, first)
         assert said.text == expected.text
         assert said.tokens.logprobs == pytest.approx(expected.tokens.logprobs, abs=1e-3)
