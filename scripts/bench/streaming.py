@@ -1,7 +1,7 @@
 """How long users wait for answers of the service that learns, with updates in the background and without.
 
-Starts `mia serve stream` in a process of its own with a scripted Executor and lets so many users ask for a while. In the
-first half nothing is said about the answers, in the second everything is, late and shuffled, so that updates follow
+Starts `mia serve stream` in a process of its own with a scripted Executor; so many users ask for a while. In the first
+half nothing is said about the answers, in the second everything is, late and shuffled, so that updates follow
 each other. Counts answers, updates and feedback; gives the median and the 95th percentile of an answer.
 """
 
