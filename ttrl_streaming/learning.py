@@ -20,7 +20,7 @@ import math
 import shutil
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,9 +175,9 @@ class Learning:
                 await self.learn(namespace)
         return failed
 
-    async def _guarded(self, work: object) -> bool:
+    async def _guarded(self, work: Awaitable[None]) -> bool:
         try:
-            await work  # type: ignore[misc]
+            await work
         except MiaError as error:
             self.last_failure = error.failure()
             return False

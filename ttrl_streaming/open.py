@@ -48,7 +48,7 @@ def open_service(
     chat: Callable[[Any], ChatModel] = open_chat,
     trains: Callable[[StreamConfig, Path, Games], Trains] = TrainerProcess,
 ) -> Service:
-    """The service of a config; nothing is loaded before it starts.
+    """The service of a config; no model is loaded before it starts.
 
     Args:
         config: settled.

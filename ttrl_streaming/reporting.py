@@ -26,7 +26,7 @@ def status_of(store: Store, learning: Learning, namespace: str, working: int) ->
     return Status(
         namespace=namespace,
         version=store.version(namespace),
-        asked=sum(asks.values()),
+        asked=sum(count for state, count in asks.items() if state != "elsewhere"),
         answered=asks.get("answered", 0),
         failed=asks.get("failed", 0),
         working=working,

@@ -92,6 +92,7 @@ class Service:
         if not folder_of(self.out, "", 0).is_dir():
             await self.learning.trainer.start()
         self._task = asyncio.create_task(self.learning.run())
+        self._task.add_done_callback(_ended)
 
     @property
     def healthy(self) -> bool:
@@ -246,6 +247,13 @@ class Service:
         for each in self.closing:
             await each.aclose()
         self.store.close()
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    """Put in the log why the work on feedback ended, if not by the end of the service; it is ours to mend."""
+    if not task.cancelled() and task.exception() is not None:
+        about = {"message": "the work on feedback ended", "exception": task.exception(), "task": task}
+        task.get_loop().call_exception_handler(about)
 
 
 def _ignore(_: object) -> None:

@@ -26,7 +26,16 @@ MAY_IMPORT = {
     "executor_train": {"mia", "local_search", "web_tools", "memory_serve", "inference", "serve"},
     "planner_train": {"mia", "local_search", "memory_serve", "inference", "serve", "executor_train"},
     "ttrl": {"mia", "local_search", "memory_serve", "inference", "serve", "executor_train", "planner_train"},
-    "ttrl_streaming": {"mia", "memory_serve", "inference", "serve", "executor_train", "planner_train", "ttrl"},
+    "ttrl_streaming": {
+        "mia",
+        "local_search",
+        "memory_serve",
+        "inference",
+        "serve",
+        "executor_train",
+        "planner_train",
+        "ttrl",
+    },  # fmt: skip
 }
 PACKAGES = sorted(name for name in MAY_IMPORT if (ROOT / name).is_dir())
 
