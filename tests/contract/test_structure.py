@@ -35,7 +35,7 @@ MAY_IMPORT = {
         "executor_train",
         "planner_train",
         "ttrl",
-    },  # fmt: skip
+    },
 }
 PACKAGES = sorted(name for name in MAY_IMPORT if (ROOT / name).is_dir())
 
