@@ -22,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+from mia.cli import main as mia  # noqa: E402
 from tests import tiny_models  # noqa: E402
 from tests.doubles import chat_endpoint  # noqa: E402
 from tests.evaluating import wire  # noqa: E402
@@ -106,10 +107,14 @@ def main() -> None:
     args = made.parse_args()
     with tempfile.TemporaryDirectory() as scratch, chat_endpoint(wire(executor)) as endpoint:
         place = args.model or str(tiny_models.chat_llama(Path(scratch) / "model", positions=4096))
+        corpus, index = Path(scratch) / "corpus.jsonl", Path(scratch) / "index"
+        corpus.write_text(json.dumps({"id": "1", "contents": "Vienna\nVienna lies on the Danube."}) + "\n")
+        mia(["index", "build", str(corpus), "--out", str(index), "--engines", "bm25"])
         flags = {
             "policy.path": place, "models.executor.url": endpoint, "agent.planner.max_tokens": 32,
             "agent.reflector.max_tokens": 8, "rollout.context": 4096, "rollout.limit": 4096, "streaming.batch": 8,
             "streaming.memory": "false", "streaming.gate.questions": 0, "grpo.learning_rate": 1e-3,
+            "search.index": str(index),
         }  # fmt: skip
         words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         command = [sys.executable, "-m", "mia.cli", "serve", "stream", "ttrl/streaming_tiny", "--port", "0"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from mia.cli import main
 from tests import tiny_models
 from tests.doubles import chat_endpoint
 from tests.evaluating import wire
@@ -36,10 +38,21 @@ def served(words: list[str], log: Path) -> Iterator[tuple[subprocess.Popen[str],
     try:
         while (found := re.search(r"at (http://\S+)\n", log.read_text())) is None:
             assert process.poll() is None, log.read_text()
+            time.sleep(0.1)
         yield process, found.group(1)
     finally:
         process.kill()
         process.wait()
+
+
+def small_index(place: Path) -> Path:
+    """An index of one passage."""
+    corpus = place / "corpus.jsonl"
+    corpus.write_text(
+        json.dumps({"id": "1", "contents": "Vienna\nVienna lies on the Danube."}) + "\n", encoding="utf-8"
+    )
+    assert main(["index", "build", str(corpus), "--out", str(place / "index"), "--engines", "bm25"]) == 0
+    return place / "index"
 
 
 def children(pid: int) -> list[int]:
@@ -67,17 +80,19 @@ def ended(pids: list[int]) -> bool:
     while not all(map(gone, pids)):
         if time.monotonic() > limit:
             return False
+        time.sleep(0.1)
     return True
 
 
 async def test_killed_while_it_learns_and_answers(tmp_path: Path) -> None:
     place = tiny_models.chat_llama(tmp_path / "model", positions=4096)
+    index = small_index(tmp_path)
     with chat_endpoint(wire(executor)) as url:
         flags: dict[str, Any] = {
             "policy.path": place, "policy.lora_rank": 4, "rollout.context": 4096, "rollout.limit": 4096,
             "agent.planner.max_tokens": 8, "agent.reflector.max_tokens": 4, "models.executor.url": url,
             "grpo.learning_rate": 0.05, "streaming.memory": "false", "streaming.batch": 4, "streaming.n": 2,
-            "streaming.gate.questions": 0,
+            "streaming.gate.questions": 0, "search.index": index,
         }  # fmt: skip
         words = ["ttrl/streaming_tiny", "--out", str(tmp_path / "run")]
         words += [word for name, value in flags.items() for word in (f"--{name}", str(value))]
