@@ -48,6 +48,12 @@ def sequence(template: Template, messages: Sequence[Message], end: int) -> dict[
     return {"input_ids": ids, "labels": labels}
 
 
+def first_reply(messages: Sequence[Message]) -> Sequence[Message]:
+    """A conversation up to its first reply."""
+    end = next((place for place, message in enumerate(messages) if message.role == "assistant"), len(messages))
+    return messages[: end + 1]
+
+
 def sequences(
     template: Template, conversations: Iterable[Sequence[Message]], end: int, limit: int
 ) -> tuple[list[dict[str, list[int]]], int]:

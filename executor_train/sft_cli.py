@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = read_profile(WarmConfig, args.config, flags)
     from executor_train.grpo import check_template
     from executor_train.record import TrainingRecord, base_of
-    from executor_train.sft import sequences, train
+    from executor_train.sft import first_reply, sequences, train
     from executor_train.training import adapter, last_checkpoint, policy
     from mia.chat.template import Template
 
@@ -53,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     model, tokenizer, _ = policy(config.policy)
     template = Template(tokenizer, "the model")
     check_template(template)
-    conversations = [getattr(trace, config.traces.role) for trace in traces]
+    rng = random.Random(config.traces.seed)
+    conversations = [
+        first_reply(messages) if rng.random() < config.traces.short else messages
+        for messages in (getattr(trace, config.traces.role) for trace in traces)
+    ]
     rows, longer = sequences(template, conversations, tokenizer.eos_token_id, config.traces.limit)
     learned = sum(label >= 0 for row in rows for label in row["labels"])
     tokens = sum(len(row["input_ids"]) for row in rows)

@@ -27,9 +27,8 @@ while [ $# -gt 0 ]; do
 done
 setup embedded,search,train
 
-for role in executor planner; do
-  warm "$role" "$out/warm-$role"
-done
+warm executor "$out/warm-executor"
+warm planner "$out/warm-planner" 256
 EXECUTOR="${executor_words[*]-}" PLANNER="${planner_words[*]-}" bash "$ROOT/scripts/train_alternating.sh" --tiny \
   --executor "$out/warm-executor/final" --planner "$out/warm-planner/final" --out "$out/grpo"
 for role in executor planner; do

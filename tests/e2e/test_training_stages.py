@@ -141,7 +141,8 @@ def test_tiny_mia_is_trained_in_stages_and_packed(stages: Stages) -> None:
     assert ended.returncode == 0, ended.stderr
     told = stages.told()
     assert told[:2] == [
-        f"train sft train/sft_tiny --traces.role {role} --out warm-{role} --resume" for role in ("executor", "planner")
+        "train sft train/sft_tiny --traces.role executor --out warm-executor --resume",
+        "train sft train/sft_tiny --traces.role planner --out warm-planner --resume --traces.questions 256",
     ]
     assert "--out grpo/1-executor --policy.adapter warm-executor/final" in told[2]
     assert told[2].endswith("--grpo.max_steps 3")

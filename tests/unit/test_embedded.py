@@ -207,3 +207,10 @@ def test_adapters_that_are_not_there_are_named(tmp_path: Path) -> None:
         embedded.adapter("embedded:judge")
     with pytest.raises(ConfigError, match="holds no adapter"):
         embedded.adapter(str(tmp_path))
+
+
+def test_adapters_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no adapter embedded:judge"):
+        embedded.adapter("embedded:judge")
+    with pytest.raises(ConfigError, match="holds no adapter"):
+        embedded.adapter(str(tmp_path))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executor_train.sft import IGNORED, sequence, sequences
+from executor_train.sft import IGNORED, first_reply, sequence, sequences
 from executor_train.traces import plan, script, turns
 from local_search import miniwiki
 from mia.chat.template import Template
@@ -49,6 +49,11 @@ def test_only_replies_are_learned_with_their_end_and_the_text_is_that_of_serving
         sent = template.ids(TALK[:place])
         assert ids[: len(sent)] == sent
     assert labels[: len(template.ids(TALK[:1]))] == [IGNORED] * len(template.ids(TALK[:1]))
+
+
+def test_a_short_conversation_ends_with_its_first_reply() -> None:
+    assert first_reply(TALK) == TALK[:2]
+    assert first_reply(TALK[:1]) == TALK[:1]
 
 
 def test_conversations_that_are_too_long_are_counted(tokenizer: Any) -> None:
