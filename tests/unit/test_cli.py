@@ -163,8 +163,8 @@ def test_doctor_names_empty_keys_and_dead_services(capsys: pytest.CaptureFixture
 
 
 def test_profiles_by_name() -> None:
-    assert read_config(None, {}).search.k == 2
-    assert read_config(None, {"models.default.url": "http://127.0.0.1:1/v1"}).search.k == 3
+    assert read_config(None, {}).agent.seed_search is True
+    assert read_config(None, {"models.default.url": "http://127.0.0.1:1/v1"}).agent.seed_search is False
     assert read_config("laptop", {}).models.default.url.startswith("http")
     with pytest.raises(ConfigError, match="no profile 'none'"):
         read_config("none", {})

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from inference.config import RunConfig
 from mia.cli import parse, parser
-from mia.config import Endpoint, Models, load
+from mia.config import Endpoint, load
 from mia.errors import ConfigError
-from mia.types import Role
 
 
 def write(path: Path, text: str) -> Path:
@@ -41,19 +39,7 @@ def test_one_setting_of_a_section_leaves_the_others(tmp_path: Path) -> None:
 def test_roles_share_the_default_endpoint() -> None:
     config = load(RunConfig, None, {"models.judge.url": "http://127.0.0.1:9/v1"})
     assert config.models.of("judge").url == "http://127.0.0.1:9/v1"
-    assert config.models.of("manager") == config.models.default
-
-
-def test_the_embedded_model_comes_with_the_adapter_of_the_role() -> None:
-    models = Models(default=Endpoint(url="embedded:"), judge=Endpoint(url="http://127.0.0.1:1/v1"))
-    given = {role: models.of(role).extra_body.get("adapter") for role in get_args(Role)}
-    trained = {"executor": "embedded:executor", "planner": "embedded:planner"}
-    assert given == dict.fromkeys(get_args(Role)) | trained
-    for named in ("", "runs/mine/final"):
-        models = Models(default=Endpoint(url="embedded:", extra_body={"adapter": named}))
-        assert models.of("planner").extra_body == {"adapter": named}
-    models = Models(default=Endpoint(url="embedded:", extra_body={"batch": 4}))
-    assert models.of("planner").extra_body == {"batch": 4, "adapter": "embedded:planner"}
+    assert config.models.of("planner") == config.models.default
 
 
 @pytest.mark.parametrize(

@@ -187,28 +187,6 @@ def test_two_processes_may_fetch_at_once(smol: Path, tmp_path: Path) -> None:
     assert (place / "model.safetensors").read_bytes() == (smol / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("role", embedded.ADAPTERS)
-def test_an_adapter_of_each_role_comes_along_and_both_are_small(role: str) -> None:
-    from safetensors import safe_open
-
-    place = embedded.adapter(f"embedded:{role}")
-    config = json.loads((place / "adapter_config.json").read_text(encoding="utf-8"))
-    assert config["base_model_name_or_path"] == embedded.HUB
-    record = json.loads((place / "training.json").read_text(encoding="utf-8"))
-    assert record["role"] == role
-    assert (place / "README.md").read_text(encoding="utf-8").startswith("---\nbase_model: ")
-    with safe_open(place / "adapter_model.safetensors", "pt") as weights:
-        assert all(f"layers.{layer}." in " ".join(weights.keys()) for layer in (0, 29))
-    assert sum(file.stat().st_size for file in place.parent.rglob("*.safetensors")) <= 12e6
-
-
-def test_adapters_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no adapter embedded:judge"):
-        embedded.adapter("embedded:judge")
-    with pytest.raises(ConfigError, match="holds no adapter"):
-        embedded.adapter(str(tmp_path))
-
-
 def test_adapters_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no adapter embedded:judge"):
         embedded.adapter("embedded:judge")
