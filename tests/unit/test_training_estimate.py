@@ -96,6 +96,6 @@ def test_the_estimate_is_above_what_is_held_and_not_far(
     made = estimate(shape_of(str(place), rank), Args(checkpointing), size, rollout, gpus=1, sharded=False)
     for name in ("weights", "gradients", "moments"):
         assert getattr(made, name) == held[name], name
-    # With checkpointing the estimate also holds one layer of six that is computed anew, which this forward pass does not.
+    # With checkpointing the estimate also holds one layer of six computed anew, which this forward pass does not.
     most = 1.5 if not checkpointing else 7
     assert held["activations"] <= made.activations <= most * held["activations"]

@@ -235,8 +235,10 @@ def test_single_rollouts_are_held_against_a_baseline(making: Any) -> None:
     total, count = torch.zeros(()), 0
     model = made.trainer.model
     for rolled, advantage in zip([*groups[0], groups[1][0], groups[2][0]], own, strict=True):
-        mask = torch.tensor(rolled.tokens.sampled, dtype=torch.float32)
-        ratio = torch.exp(logprobs(model, rolled) - torch.tensor(rolled.tokens.logprobs))
+        tokens = rolled.tokens
+        assert tokens is not None
+        mask = torch.tensor(tokens.sampled, dtype=torch.float32)
+        ratio = torch.exp(logprobs(model, rolled) - torch.tensor(tokens.logprobs))
         total = total - (torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage) * mask).sum()
         count += int(mask.sum())
     (total / count).backward()
