@@ -76,7 +76,9 @@ class TracesConfig(Section):
     )
     questions: int = Field(0, ge=0, description="first questions of miniwiki's train split, in random order; 0: all")
     early: float = Field(0.2, ge=0, le=1, description="share of scripted runs that answer too early, and plan again")
-    notes: bool = Field(True, description="scripted runs recall what memory learned from the earlier ones")
+    notes: float = Field(
+        0.5, ge=0, le=1, description="share of scripted runs that recall what memory learned from the earlier ones"
+    )
     short: float = Field(
         0.0, ge=0, le=1, description="share of conversations that end with the first reply, so that more of them fit"
     )

@@ -91,14 +91,14 @@ def _traces(config: WarmConfig, path: Path, resume: bool) -> list[Any]:
 
     if resume and path.is_file():
         return [Trace.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    traces = right_runs(config.traces.runs) if config.traces.runs else asyncio.run(_scripted(config))
+    traces = right_runs(config.traces.runs) if config.traces.runs else asyncio.run(scripted(config))
     part = path.with_suffix(".part")
     part.write_text("".join(trace.model_dump_json() + "\n" for trace in traces), encoding="utf-8")
     part.replace(path)
     return traces
 
 
-async def _scripted(config: WarmConfig) -> list[Any]:
+async def scripted(config: WarmConfig) -> list[Any]:
     """Scripted runs of miniwiki's train split, with a memory of their own that learns as they go."""
     from executor_train.traces import record
     from executor_train.training import closed
@@ -121,8 +121,8 @@ async def _scripted(config: WarmConfig) -> list[Any]:
         memory = open_memory(MemoryConfig(path=Path(folder) / "memory.db", synchronous="normal"), encoder)
         try:
             recorded = record(
-                golds, ToolBox(search.tools), config.agent, memory if config.traces.notes else None,
-                config.traces.early, config.traces.seed, config.memory.k,
+                golds, ToolBox(search.tools), config.agent, memory,
+                config.traces.early, config.traces.seed, config.traces.notes, config.memory.k,
             )  # fmt: skip
             with bar() as step:
                 async for trace in recorded:

@@ -126,12 +126,13 @@ async def record(
     golds: Sequence[Gold],
     toolbox: ToolBox,
     agent: AgentConfig,
-    memory: MemoryStore | None,
+    memory: MemoryStore,
     early: float,
     seed: int,
+    notes: float = 1.0,
     memory_k: int = 2,
 ) -> AsyncIterator[Trace]:
-    """Play questions in order; memory, if any, learns from each, so that later plans are made with notes.
+    """Play questions in order; memory learns from each, so that later plans are made with notes.
 
     Args:
         golds: questions of the train or dev split.
@@ -140,9 +141,10 @@ async def record(
         memory: the store to recall from and learn into.
         early: share of the runs that answer too early at first.
         seed: of the choice of those runs.
+        notes: share of the runs that recall anything: a Planner that always had notes cannot plan without.
         memory_k: memories of each outcome to recall.
     """
-    chance = random.Random(seed)
+    chance, looks = random.Random(seed), random.Random(f"{seed}/notes")
     for gold in golds:
         made = script(gold, early=chance.random() < early)
         models: dict[Role, ScriptedChat] = {
@@ -151,8 +153,9 @@ async def record(
         }
         transcript = Transcript()
         question = Question(id=gold.id, text=gold.question)
+        recall = looks.random() < notes
         episode = mia_episode(
-            transcript, question, toolbox.offered(question), agent, 1 << 15, lambda: 0.0, recall=memory is not None
+            transcript, question, toolbox.offered(question), agent, 1 << 15, lambda: 0.0, recall=recall
         )
         execution: Execution = await Driver(models, toolbox, memory, memory_k).run(episode)
         titles = {hit.passage.title for step in transcript.steps for o in step.observations for hit in o.hits}
@@ -168,5 +171,4 @@ async def record(
             stop_reason=execution.stop_reason,
         )
         yield traced(run)
-        if memory is not None:
-            await memory.add([await prepare(run, Judgement(correct=True, method="em"))])
+        await memory.add([await prepare(run, Judgement(correct=True, method="em"))])

@@ -12,6 +12,7 @@ from executor_train.sft import IGNORED, first_reply, sequence, sequences
 from executor_train.traces import plan, script, turns
 from local_search import miniwiki
 from mia.chat.template import Template
+from mia.config import load
 from mia.errors import ConfigError, DataError
 from mia.types import Message
 from tests import tiny_models
@@ -134,3 +135,20 @@ def test_a_run_without_right_answers_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     with pytest.raises(DataError, match="judged right"):
         right_runs(tmp_path)
+
+
+@pytest.mark.long
+async def test_a_share_of_the_scripted_runs_recalls_what_earlier_ones_taught() -> None:
+    from executor_train.config import WarmConfig
+    from executor_train.sft_cli import scripted
+
+    told: dict[float, list[bool]] = {}
+    for share in (0.0, 0.5, 1.0):
+        flags = {"traces.questions": "16", "traces.early": "0", "traces.notes": str(share), "search.mode": "bm25"}
+        traces = await scripted(load(WarmConfig, None, flags))
+        told[share] = ["Notes from earlier" in trace.planner[0].text for trace in traces]
+    assert not any(told[0.0])
+    assert not told[1.0][0]  # nothing was learned yet
+    assert sum(told[1.0]) >= 8
+    assert 0 < sum(told[0.5]) < sum(told[1.0])
+    assert all(whole for some, whole in zip(told[0.5], told[1.0], strict=True) if some)
