@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 from trl.trainer.utils import FusedCausalLMOutput
 
-IGNORED = -100
-"""Label of a position that is not scored."""
+from executor_train.sft import IGNORED
+
 BENT = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
 """Settings of models whose logits are not the plain product."""
 
